@@ -1,0 +1,1 @@
+"""rml: a local language-model engine for Python; readable, exact, fast."""

@@ -1,0 +1,97 @@
+"""Every exception that rml raises on purpose.
+
+One base class, so that a program can catch "something rml said" in one place:
+
+    RmlError
+    ├── ArgumentError (also a ValueError)   a call's arguments are wrong
+    ├── CheckpointError                     a file is broken, truncated or inconsistent
+    ├── UnsupportedModel                    a sound file that asks for what rml does not do
+    ├── TokenizerError                      a vocabulary or its rules cannot be used
+    ├── TemplateError                       a chat template is missing, wrong or refuses
+    ├── ContextOverflow                     more tokens than the context holds
+    ├── NumericError                        a result that is not a finite number
+    ├── GrammarError                        a constraint that cannot be compiled
+    ├── ClosedError                         use of a model or session after close()
+    └── DownloadError                       a model could not be fetched or verified
+
+A message names the file, the thing, what was found, what was expected and, where it can be
+known, what to do next.
+"""
+
+__all__ = [
+    "ArgumentError",
+    "CheckpointError",
+    "ClosedError",
+    "ContextOverflow",
+    "DownloadError",
+    "GrammarError",
+    "NumericError",
+    "RmlError",
+    "TemplateError",
+    "TokenizerError",
+    "UnsupportedModel",
+]
+
+
+class RmlError(Exception):
+    """Base class of all errors that rml raises on purpose."""
+
+
+class ArgumentError(RmlError, ValueError):
+    """An argument has the wrong type, shape or value; nothing has changed."""
+
+
+class CheckpointError(RmlError):
+    """A model file is missing, broken, truncated or contradicts itself."""
+
+
+class UnsupportedModel(RmlError):
+    """The file is sound, but asks for arithmetic or a format that rml does not implement."""
+
+
+class TokenizerError(RmlError):
+    """A vocabulary is broken, or its splitting rule is unknown."""
+
+
+class TemplateError(RmlError):
+    """A chat template is missing, does not compile, or refused the messages."""
+
+
+class ContextOverflow(RmlError):
+    """The tokens do not fit the context; nothing has changed.
+
+    Attributes
+    ----------
+    needed : int
+        Positions that the call asked for, those already in use included.
+    limit : int
+        Positions that the context holds.
+    """
+
+    def __init__(self, needed: int, limit: int, advice: str = "") -> None:
+        self.needed = needed
+        self.limit = limit
+        self.advice = advice
+        super().__init__(
+            f"{needed} tokens are needed, but the context holds {limit}"
+            + (f"; {advice}" if advice else "")
+        )
+
+    def __reduce__(self) -> tuple[type["ContextOverflow"], tuple[int, int, str]]:
+        return type(self), (self.needed, self.limit, self.advice)
+
+
+class NumericError(RmlError):
+    """A logit or score is NaN or infinite where it must be a number."""
+
+
+class GrammarError(RmlError):
+    """A grammar or schema cannot be compiled."""
+
+
+class ClosedError(RmlError):
+    """A model, session or file was used after it was closed."""
+
+
+class DownloadError(RmlError):
+    """A model could not be fetched, or what arrived is not what was promised."""

@@ -1,0 +1,55 @@
+"""Where larger test data lives, and what to skip by name when it is absent.
+
+RML_CASES_DIR   the case bank (default: ``../shared/cases`` beside the checkout)
+RML_MODELS_DIR  a folder with real models, as ``rml pull --to DIR`` writes them
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _folder(variable: str, default: Path | None) -> Path | None:
+    value = os.environ.get(variable)
+    path = Path(value) if value else default
+    return path if path is not None and path.is_dir() else None
+
+
+@pytest.fixture(scope="session")
+def cases_dir() -> Path:
+    """Folder of the case bank."""
+    path = _folder("RML_CASES_DIR", ROOT.parent / "shared" / "cases")
+    if path is None:
+        pytest.skip("no case bank: set RML_CASES_DIR")
+    return path
+
+
+@pytest.fixture(scope="session")
+def models_dir() -> Path:
+    """Folder of real models."""
+    path = _folder("RML_MODELS_DIR", None)
+    if path is None:
+        pytest.skip("no models: set RML_MODELS_DIR (rml pull smollm2 --to DIR)")
+    return path
+
+
+def _model(folder: Path, name: str) -> Path:
+    path = folder / name
+    if not path.is_file():
+        pytest.skip(f"no {name} in RML_MODELS_DIR")
+    return path
+
+
+@pytest.fixture(scope="session")
+def smollm2_path(models_dir: Path) -> Path:
+    """SmolLM2-135M-Instruct, Q4_1, a GGUF file."""
+    return _model(models_dir, "smollm2.gguf")
+
+
+@pytest.fixture(scope="session")
+def gemma3_path(models_dir: Path) -> Path:
+    """Gemma 3 270M, Q4_K_M, a GGUF file."""
+    return _model(models_dir, "gemma3-270m.gguf")
