@@ -1,0 +1,98 @@
+"""Arithmetic only: every kernel as a readable definition and a compiled twin.
+
+The definitions are in ``<name>_py.py``, the twins in ``<name>_cy.pyx``. All twins are built into
+one module per instruction-set level (``_isa_<level>``). One choice is made at import, for all
+kernels together:
+
+=============  =======================================================================
+``RML_PURE``   meaning
+=============  =======================================================================
+``1``          the Python definitions
+``0``          the compiled twins, or an ImportError
+unset          the compiled twins if they were built, else the definitions and a warning
+=============  =======================================================================
+
+``RML_ISA`` (``base``, ``avx2``, ``avx512vnni``) forces a level; otherwise the best one that was
+built and that this processor can run is taken.
+
+Attributes
+----------
+BACKEND : str
+    ``"cython"`` or ``"python"``.
+ISA : str
+    The level of the compiled twins, or ``"python"``.
+OPENMP : bool
+    Whether the compiled twins can use more than one thread.
+"""
+
+import os
+import warnings
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from rml._kernels import norm_py
+
+__all__ = ["BACKEND", "ISA", "OPENMP", "TWINS", "rms_norm"]
+
+LEVELS = ("base", "avx2", "avx512vnni")  # the best one last
+
+
+def built_levels() -> list[str]:
+    """List the levels whose compiled module was built, the best one last."""
+    return [level for level in LEVELS if find_spec(f"{__name__}._isa_{level}") is not None]
+
+
+def runnable_levels() -> list[str]:
+    """List the built levels that this processor can run, the best one last."""
+    if find_spec(f"{__name__}._cpu") is None:
+        return []
+    # The check comes before the import: a module may hold instructions the processor lacks.
+    supported = import_module(f"{__name__}._cpu").supported_levels()
+    return [level for level in built_levels() if level in supported]
+
+
+def load_level(level: str) -> ModuleType:
+    """Import the compiled twins of one runnable level."""
+    return import_module(f"{__name__}._isa_{level}")
+
+
+def _select() -> tuple[str, ModuleType | None]:
+    pure, forced = os.environ.get("RML_PURE", ""), os.environ.get("RML_ISA", "")
+    if pure not in {"", "0", "1"}:
+        raise ImportError(f"RML_PURE={pure!r}: use 1 (Python), 0 (compiled), or leave it unset")
+    if pure == "1":
+        return "python", None
+    runnable = runnable_levels()
+    if forced:
+        if forced not in runnable:
+            raise ImportError(
+                f"RML_ISA={forced!r} cannot be used: built here are {built_levels() or 'none'}, "
+                f"of which this processor runs {runnable or 'none'}"
+            )
+        return forced, load_level(forced)
+    if runnable:
+        return runnable[-1], load_level(runnable[-1])
+    if pure == "0":
+        raise ImportError(
+            "RML_PURE=0 asks for the compiled kernels, but none were built; reinstall rml with a "
+            "C compiler, and with RML_REQUIRE_EXT=1 to see why it fails"
+        )
+    warnings.warn(
+        "rml has no compiled kernels and runs in plain Python, about a hundred times slower; "
+        "reinstall it with a C compiler, or set RML_PURE=1 to accept this",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+    return "python", None
+
+
+ISA, TWINS = _select()
+BACKEND = "python" if TWINS is None else "cython"
+OPENMP = TWINS is not None and TWINS.OPENMP
+
+if TYPE_CHECKING or TWINS is None:
+    rms_norm = norm_py.rms_norm
+else:
+    rms_norm = TWINS.rms_norm
