@@ -5,14 +5,42 @@ Nothing is written before the checks have passed.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from rml._kernels.block_formats import FORMATS
 from rml.errors import ArgumentError
 
 Array = npt.NDArray[Any]
+
+COMPUTE_MODES = ("int8x2", "int8", "f32")
+ACTIVATIONS = ("silu", "gelu_tanh")
+# Formats that the kernels read. One row of weights in any of them is a whole number of blocks.
+FLOAT_FORMATS = ("F32", "F16", "BF16")
+QUANTIZED_FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
+WEIGHT_FORMATS = frozenset(FLOAT_FORMATS + QUANTIZED_FORMATS)
+
+
+class Matrix(Protocol):
+    """A weight matrix as the kernels see it: stored bytes and what they mean."""
+
+    @property
+    def type(self) -> str:
+        """Name of the stored format."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows, one for each output."""
+
+    @property
+    def cols(self) -> int:
+        """Number of columns, one for each input."""
+
+    @property
+    def data(self) -> npt.NDArray[np.uint8]:
+        """The rows one after another, uint8, at any alignment."""
 
 
 def array(
@@ -68,3 +96,103 @@ def rms_norm(x: Array, weight: Array, out: Array, eps: float) -> None:
     array("out", out, x.shape, writable=True)
     if not eps > 0:
         raise ArgumentError(f"eps is {eps}, but must be positive")
+
+
+def known_format(format_name: str) -> None:
+    """Require a format that the kernels read."""
+    if format_name not in WEIGHT_FORMATS:
+        known = ", ".join(sorted(WEIGHT_FORMATS))
+        raise ArgumentError(f"format {format_name!r} is not a weight format; known are {known}")
+
+
+def matrix(name: str, weight: Matrix) -> None:
+    """Require a weight matrix whose bytes are exactly its rows."""
+    known_format(weight.type)
+    entry = FORMATS[weight.type]
+    if weight.rows < 1 or weight.cols < 1 or weight.cols % entry.length:
+        raise ArgumentError(
+            f"{name} is {weight.rows} x {weight.cols} {weight.type}, but rows must be one or more "
+            f"and columns whole blocks of {entry.length}"
+        )
+    array(f"{name}.data", weight.data, (weight.rows * entry.row_bytes(weight.cols),), np.uint8)
+
+
+def dequantize(data: Array, format_name: str, out: Array) -> None:
+    """Check the arguments of `dequantize`."""
+    known_format(format_name)
+    array("data", data, (None,), np.uint8)
+    entry = FORMATS[format_name]
+    blocks, rest = divmod(data.shape[0], entry.n_bytes)
+    if rest:
+        raise ArgumentError(
+            f"data has {data.shape[0]} bytes, no whole number of {format_name} blocks "
+            f"of {entry.n_bytes}"
+        )
+    array("out", out, (blocks * entry.length,), writable=True)
+
+
+def embed(ids: Array, weight: Matrix, out: Array) -> None:
+    """Check the arguments of `embed`."""
+    matrix("weight", weight)
+    array("ids", ids, (None,), np.int32)
+    array("out", out, (ids.shape[0], weight.cols), writable=True)
+    if ids.size and not (ids.min() >= 0 and ids.max() < weight.rows):
+        raise ArgumentError(f"ids hold {ids.min()} to {ids.max()}, but rows are 0 to {weight.rows - 1}")
+
+
+def compute_mode(compute: str) -> None:
+    """Require a known way of multiplying."""
+    if compute not in COMPUTE_MODES:
+        raise ArgumentError(f"compute is {compute!r}, but must be one of {', '.join(COMPUTE_MODES)}")
+
+
+def matmul_many(
+    x: Array,
+    weights: Sequence[Matrix],
+    outs: Sequence[Array],
+    biases: Sequence[Array | None] | None,
+    compute: str,
+) -> None:
+    """Check the arguments of `matmul_many`."""
+    compute_mode(compute)
+    array("x", x, (None, None))
+    if not weights or len(outs) != len(weights):
+        raise ArgumentError(f"{len(weights)} weights and {len(outs)} outs; as many of each are needed")
+    if biases is not None and len(biases) != len(weights):
+        raise ArgumentError(f"{len(weights)} weights and {len(biases)} biases, but one each is needed")
+    for i, (weight, out) in enumerate(zip(weights, outs, strict=True)):
+        _product(f"weights[{i}]", weight, x)
+        array(f"outs[{i}]", out, (x.shape[0], weight.rows), writable=True)
+        if biases is not None and biases[i] is not None:
+            array(f"biases[{i}]", biases[i], (weight.rows,))
+
+
+def matmul_glu(
+    x: Array, gate: Matrix, up: Matrix, out: Array, activation: str, compute: str
+) -> None:
+    """Check the arguments of `matmul_glu`."""
+    compute_mode(compute)
+    if activation not in ACTIVATIONS:
+        raise ArgumentError(
+            f"activation is {activation!r}, but must be one of {', '.join(ACTIVATIONS)}"
+        )
+    array("x", x, (None, None))
+    _product("gate", gate, x)
+    _product("up", up, x)
+    if gate.rows != up.rows:
+        raise ArgumentError(f"gate has {gate.rows} rows and up {up.rows}, but they must be equal")
+    array("out", out, (x.shape[0], gate.rows), writable=True)
+
+
+def accumulate(h: Array, weight: Matrix, x: Array, compute: str) -> None:
+    """Check the arguments of `accumulate`."""
+    compute_mode(compute)
+    array("h", h, (None, None))
+    _product("weight", weight, h)
+    array("x", x, (h.shape[0], weight.rows), writable=True)
+
+
+def _product(name: str, weight: Matrix, x: Array) -> None:
+    matrix(name, weight)
+    if weight.cols != x.shape[1]:
+        raise ArgumentError(f"{name} has {weight.cols} columns, but the input has {x.shape[1]}")
