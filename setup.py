@@ -92,6 +92,8 @@ class BuildKernels(build_ext):
         self.parallel = self.parallel or os.cpu_count()
         if self.openmp_works():
             for extension in self.extensions:
+                if extension.name.endswith("._cpu"):
+                    continue
                 extension.extra_compile_args.append("-fopenmp")
                 extension.extra_link_args.append("-fopenmp")
         else:

@@ -131,3 +131,8 @@ cdef class Op:
 cdef inline float *_f32(cnp.ndarray array) noexcept:
     """Data of a float32 array that `checks` has accepted."""
     return <float *>cnp.PyArray_DATA(array)
+
+
+cdef inline const uint8_t *_u8(cnp.ndarray array) noexcept:
+    """Data of a uint8 array that `checks` has accepted."""
+    return <const uint8_t *>cnp.PyArray_DATA(array)

@@ -1,0 +1,68 @@
+/* Thirty-two rows of a product with all tokens, by whatever path suits, and its three ends. */
+#ifndef RML_PRODUCT_H
+#define RML_PRODUCT_H
+
+#include "activation.h"
+#include "product_avx512.h"
+#include "product_f32.h"
+#include "product_int8.h"
+
+enum { RML_PASS_TOKENS = 512 }; /* tokens that share one expansion of the weights */
+
+RML_INLINE int rml_is_quantized(int type) { return type != RML_F32 && type != RML_F16 && type != RML_BF16; }
+
+/* Scratch bytes of one thread for `rml_rows`, beside its strips. */
+static ptrdiff_t rml_rows_scratch(ptrdiff_t k, ptrdiff_t n_tokens, int columns) {
+    ptrdiff_t bytes = f32_scratch(k) * (ptrdiff_t)sizeof(float);
+    if (int8_scratch(k) > bytes) bytes = int8_scratch(k);
+#if defined(__AVX512VNNI__)
+    if (avx512_scratch(n_tokens, columns) > bytes) bytes = avx512_scratch(n_tokens, columns);
+#endif
+    return (bytes + 63) & ~(ptrdiff_t)63;
+}
+
+/* y[t][r] of rows [row, row + n), n <= 32, and tokens [t0, t1) into strip (t1 - t0, 32). */
+static void rml_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_inputs *in, ptrdiff_t t0,
+                     ptrdiff_t t1, float *strip, char *scratch) {
+    if (in->columns == 0 || !rml_is_quantized(w->type)) {
+        f32_rows(w, row, n, in->x + t0 * in->k, t1 - t0, strip, (float *)scratch);
+        return;
+    }
+#if defined(__AVX512VNNI__)
+    if (w->rows >= 16) {
+        switch (w->type) {
+#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN)                                  \
+    case ID: int8_rows32_##NAME(w, row, n, in, t0, t1, strip, scratch); return;
+            RML_QUANTIZED_FORMATS(X)
+#undef X
+        }
+    }
+#endif
+    int8_rows_each(w, row, n, in, t0, t1, strip, scratch);
+}
+
+/* out[t][r] = strip + bias; `out` points at row `row` of token t0, `stride` floats a token. */
+static void rml_store_strip(const float *strip, ptrdiff_t n_tokens, int n, const float *bias, float *out,
+                            ptrdiff_t stride) {
+    for (ptrdiff_t t = 0; t < n_tokens; ++t)
+        for (int r = 0; r < n; ++r)
+            out[t * stride + r] = bias ? strip[t * RML_ROWS + r] + bias[r] : strip[t * RML_ROWS + r];
+}
+
+static void rml_add_strip(const float *strip, ptrdiff_t n_tokens, int n, float *out, ptrdiff_t stride) {
+    for (ptrdiff_t t = 0; t < n_tokens; ++t)
+        for (int r = 0; r < n; ++r) out[t * stride + r] += strip[t * RML_ROWS + r];
+}
+
+static void rml_gate_strip(float *gate, const float *up, ptrdiff_t n_tokens, int n, int activation, float *out,
+                           ptrdiff_t stride) {
+    for (ptrdiff_t t = 0; t < n_tokens; ++t) {
+        const float *g = gate + t * RML_ROWS, *u = up + t * RML_ROWS;
+        float y[RML_ROWS];
+        for (int i = 0; i < RML_ROWS; i += 16)
+            store16(y + i, activate16(load16(g + i), activation) * load16(u + i));
+        memcpy(out + t * stride, y, (size_t)n * sizeof *y);
+    }
+}
+
+#endif

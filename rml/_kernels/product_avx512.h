@@ -1,0 +1,294 @@
+/* Products of quantized weights with quantized inputs, AVX-512 VNNI: many rows at a time.
+ *
+ * One token: sixteen rows in place. Each vector holds a unit of rows r and r + 8; `vpdpbusd`
+ * multiplies it with the codes of the input, and a tree of adds brings the sixteen integer sums of
+ * a unit together in sixteen lanes, one for each row, before any float arithmetic.
+ *
+ * More tokens: a panel of 32 rows x 512 columns is unpacked once, four codes of each of sixteen
+ * rows in a vector, and multiplied with all columns of all tokens in tiles of 32 rows x 6 columns.
+ *
+ * In both, an output is one lane, units are added in order and the float operations are those of
+ * product_int8.h: the same bits, however many rows and tokens are computed together.
+ */
+#ifndef RML_PRODUCT_AVX512_H
+#define RML_PRODUCT_AVX512_H
+#if defined(__AVX512VNNI__)
+
+#include "product_int8.h"
+
+enum {
+    PANEL_UNITS = 16, /* 32 rows x 16 units: 16 KB of codes, half the first-level cache */
+    TILE_COLUMNS = 6
+};
+
+/* ---- codes of one unit of rows a (lower half) and b (upper half) ---- */
+
+RML_INLINE __m512i two_halves(__m256i a, __m256i b) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+}
+
+RML_INLINE __m512i nibbles2(const uint8_t *a, const uint8_t *b) {
+    const __m256i va = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)a));
+    const __m256i vb = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)b));
+    __m512i v = two_halves(va, vb);
+    v = _mm512_mask_srli_epi64(v, 0xcc, v, 4); /* the high nibbles, in the odd 128-bit lanes */
+    return _mm512_and_si512(v, _mm512_set1_epi8(15));
+}
+
+RML_INLINE __m512i fifth2(__m512i v, const uint8_t *a, const uint8_t *b) {
+    const __mmask64 bits = (uint64_t)load_u32(a) | (uint64_t)load_u32(b) << 32;
+    return _mm512_mask_add_epi8(v, bits, v, _mm512_set1_epi8(16));
+}
+
+RML_INLINE __m512i codes2_Q4_0(const uint8_t *a, const uint8_t *b, ptrdiff_t u) {
+    return nibbles2(a + u * BYTES_Q4_0 + 2, b + u * BYTES_Q4_0 + 2);
+}
+
+RML_INLINE __m512i codes2_Q4_1(const uint8_t *a, const uint8_t *b, ptrdiff_t u) {
+    return nibbles2(a + u * BYTES_Q4_1 + 4, b + u * BYTES_Q4_1 + 4);
+}
+
+RML_INLINE __m512i codes2_Q5_0(const uint8_t *a, const uint8_t *b, ptrdiff_t u) {
+    a += u * BYTES_Q5_0, b += u * BYTES_Q5_0;
+    return fifth2(nibbles2(a + 6, b + 6), a + 2, b + 2);
+}
+
+RML_INLINE __m512i codes2_Q5_1(const uint8_t *a, const uint8_t *b, ptrdiff_t u) {
+    a += u * BYTES_Q5_1, b += u * BYTES_Q5_1;
+    return fifth2(nibbles2(a + 8, b + 8), a + 4, b + 4);
+}
+
+RML_INLINE __m512i codes2_Q8_0(const uint8_t *a, const uint8_t *b, ptrdiff_t u) {
+    const __m256i va = _mm256_loadu_si256((const void *)(a + u * BYTES_Q8_0 + 2));
+    const __m256i vb = _mm256_loadu_si256((const void *)(b + u * BYTES_Q8_0 + 2));
+    return _mm512_xor_si512(two_halves(va, vb), _mm512_set1_epi8((char)0x80));
+}
+
+/* Scales, and minima behind them, of one unit of sixteen rows: two f16 at the block's start. */
+RML_INLINE void scales16(const uint8_t *rows, __m512i offsets, ptrdiff_t u, int bytes, int has_min,
+                         __m512 *d, __m512 *m) {
+    const __m512i both = _mm512_i32gather_epi32(offsets, (const void *)(rows + u * bytes), 1);
+    *d = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
+    if (has_min) *m = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16)));
+}
+
+RML_INLINE __m512i row_offsets(ptrdiff_t row_bytes) {
+    const __m512i rows = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_mullo_epi32(rows, _mm512_set1_epi32((int)row_bytes));
+}
+
+/* ---- one token ---- */
+
+/* v[r] holds eight partial sums of row r and eight of row r + 8; all sixteen row sums, in order. */
+RML_INLINE __m512i sum_rows(const __m512i *v) {
+    __m512i q[2];
+    for (int h = 0; h < 2; ++h) {
+        const __m512i *w = v + 4 * h;
+        const __m512i a = _mm512_add_epi32(_mm512_unpacklo_epi32(w[0], w[1]), _mm512_unpackhi_epi32(w[0], w[1]));
+        const __m512i b = _mm512_add_epi32(_mm512_unpacklo_epi32(w[2], w[3]), _mm512_unpackhi_epi32(w[2], w[3]));
+        q[h] = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    }
+    /* 128-bit lanes of q[h]: rows 4h..4h+3 in lanes 0 and 1, rows 8+4h.. in lanes 2 and 3. */
+    const __m512i even = _mm512_permutex2var_epi64(q[0], _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), q[1]);
+    const __m512i odd = _mm512_permutex2var_epi64(q[0], _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), q[1]);
+    return _mm512_add_epi32(even, odd);
+}
+
+typedef __m512i codes2_fn(const uint8_t *, const uint8_t *, ptrdiff_t);
+
+RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t row_bytes, const rml_inputs *in, int columns,
+                         codes2_fn *codes2, int bytes, int bias, int has_min) {
+    const ptrdiff_t units = in->k / RML_UNIT;
+    const __m512i offsets = row_offsets(row_bytes);
+    const uint8_t *next = w + 16 * row_bytes; /* the rows after these, fetched meanwhile */
+    __m512 acc[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (ptrdiff_t u = 0; u < units; ++u) {
+        for (int line = 0; line < bytes * 16; line += 64)
+            _mm_prefetch((const char *)next + u * bytes * 16 + line, _MM_HINT_T0);
+        __m512i dots[2][8], x[2];
+        for (int c = 0; c < columns; ++c)
+            x[c] = _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)(in->codes + c * in->k + u * RML_UNIT)));
+#pragma GCC unroll 8
+        for (int r = 0; r < 8; ++r) {
+            const __m512i code = codes2(w + r * row_bytes, w + (r + 8) * row_bytes, u);
+            for (int c = 0; c < columns; ++c)
+                dots[c][r] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), code, x[c]);
+        }
+        __m512 d, m;
+        scales16(w, offsets, u, bytes, has_min, &d, &m);
+        for (int c = 0; c < columns; ++c) {
+            __m512i dot = sum_rows(dots[c]);
+            if (bias) dot = _mm512_sub_epi32(dot, _mm512_set1_epi32(bias * in->sums[c * units + u]));
+            const __m512 scale = _mm512_mul_ps(d, _mm512_set1_ps(in->scales[c * units + u]));
+            acc[c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, acc[c]);
+        }
+        if (has_min) acc[0] = _mm512_fmadd_ps(m, _mm512_set1_ps(in->totals[u]), acc[0]);
+    }
+    return columns == 1 ? acc[0] : _mm512_add_ps(acc[0], acc[1]);
+}
+
+/* ---- many tokens ---- */
+
+/* Sixteen rows of `n` units from `u0` on: codes as [unit][8][16 rows][4], scales as [unit][16]. */
+RML_INLINE void pack16(const uint8_t *w, ptrdiff_t row_bytes, ptrdiff_t u0, ptrdiff_t n, uint8_t *panel,
+                       float *scales, float *minima, codes2_fn *codes2, int bytes, int has_min) {
+    const __m512i offsets = row_offsets(row_bytes);
+    const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+    const __m512i high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+    for (ptrdiff_t u = 0; u < n; ++u) {
+        __m512i v[8], p[8];
+        for (int r = 0; r < 8; ++r)
+            v[r] = codes2(w + r * row_bytes, w + (r + 8) * row_bytes, u0 + u);
+        /* Transpose 8 x 8 dwords in both halves at once. */
+        for (int h = 0; h < 2; ++h) {
+            const __m512i a = _mm512_unpacklo_epi32(v[4 * h], v[4 * h + 1]), b = _mm512_unpackhi_epi32(v[4 * h], v[4 * h + 1]);
+            const __m512i c = _mm512_unpacklo_epi32(v[4 * h + 2], v[4 * h + 3]), d = _mm512_unpackhi_epi32(v[4 * h + 2], v[4 * h + 3]);
+            p[4 * h] = _mm512_unpacklo_epi64(a, c);
+            p[4 * h + 1] = _mm512_unpackhi_epi64(a, c);
+            p[4 * h + 2] = _mm512_unpacklo_epi64(b, d);
+            p[4 * h + 3] = _mm512_unpackhi_epi64(b, d);
+        }
+        __m512i *out = (__m512i *)(panel + u * 512);
+        for (int k = 0; k < 4; ++k) {
+            out[k] = _mm512_permutex2var_epi64(p[k], low, p[k + 4]);
+            out[k + 4] = _mm512_permutex2var_epi64(p[k], high, p[k + 4]);
+        }
+        __m512 d, m;
+        scales16(w, offsets, u0 + u, bytes, has_min, &d, &m);
+        _mm512_store_ps(scales + u * 16, d);
+        if (has_min) _mm512_store_ps(minima + u * 16, m);
+    }
+}
+
+typedef struct {
+    uint8_t codes[2][PANEL_UNITS * 512];
+    float scales[2][PANEL_UNITS * 16];
+    float minima[2][PANEL_UNITS * 16];
+} rml_panel;
+
+/* Units [u0, u0 + n) of 32 rows with `columns` columns, added to acc[column][2 halves]. */
+RML_INLINE void tile(const rml_panel *panel, ptrdiff_t u0, ptrdiff_t n, const int8_t *codes, ptrdiff_t k,
+                     const float *scales, const int32_t *sums, const float *totals, ptrdiff_t units,
+                     int columns, int bias, int has_min, __m512 *acc) {
+    __m512 y0[TILE_COLUMNS], y1[TILE_COLUMNS];
+    int32_t start[TILE_COLUMNS][PANEL_UNITS]; /* dot products begin at -bias * sum of the inputs */
+    for (int t = 0; t < columns; ++t) {
+        y0[t] = acc[2 * t];
+        y1[t] = acc[2 * t + 1];
+        if (bias)
+            for (ptrdiff_t u = 0; u < n; ++u) start[t][u] = -bias * sums[t * units + u0 + u];
+    }
+    codes += u0 * RML_UNIT;
+    for (ptrdiff_t u = 0; u < n; ++u) {
+        __m512i a0[TILE_COLUMNS], a1[TILE_COLUMNS];
+#pragma GCC unroll 6
+        for (int t = 0; t < columns; ++t)
+            a0[t] = a1[t] = bias ? _mm512_set1_epi32(start[t][u]) : _mm512_setzero_si512();
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; ++j) {
+            const __m512i w0 = _mm512_load_si512(panel->codes[0] + u * 512 + j * 64);
+            const __m512i w1 = _mm512_load_si512(panel->codes[1] + u * 512 + j * 64);
+#pragma GCC unroll 6
+            for (int t = 0; t < columns; ++t) {
+                int32_t four;
+                memcpy(&four, codes + t * k + u * RML_UNIT + j * 4, sizeof four);
+                const __m512i x = _mm512_set1_epi32(four);
+                a0[t] = _mm512_dpbusd_epi32(a0[t], w0, x);
+                a1[t] = _mm512_dpbusd_epi32(a1[t], w1, x);
+            }
+        }
+        const __m512 d0 = _mm512_load_ps(panel->scales[0] + u * 16), d1 = _mm512_load_ps(panel->scales[1] + u * 16);
+#pragma GCC unroll 6
+        for (int t = 0; t < columns; ++t) {
+            const __m512 scale = _mm512_set1_ps(scales[t * units + u0 + u]);
+            y0[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a0[t]), _mm512_mul_ps(d0, scale), y0[t]);
+            y1[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a1[t]), _mm512_mul_ps(d1, scale), y1[t]);
+        }
+        if (has_min) {
+            const __m512 m0 = _mm512_load_ps(panel->minima[0] + u * 16), m1 = _mm512_load_ps(panel->minima[1] + u * 16);
+#pragma GCC unroll 6
+            for (int t = 0; t < columns; ++t) {
+                const __m512 total = _mm512_set1_ps(totals[t * units + u0 + u]);
+                y0[t] = _mm512_fmadd_ps(m0, total, y0[t]);
+                y1[t] = _mm512_fmadd_ps(m1, total, y1[t]);
+            }
+        }
+    }
+    for (int t = 0; t < columns; ++t) {
+        acc[2 * t] = y0[t];
+        acc[2 * t + 1] = y1[t];
+    }
+}
+
+/* ---- 32 rows ---- */
+
+/* Lanes of rows first..first+15 into a strip row that begins at `row`; lanes before it are dropped. */
+RML_INLINE void place16(float *strip, __m512 v, ptrdiff_t first, ptrdiff_t row) {
+    const ptrdiff_t skip = first < row ? row - first : 0;
+    const __mmask16 lanes = (__mmask16)(0xffffu << skip);
+    _mm512_mask_compressstoreu_ps(strip + (first + skip - row), lanes, v);
+}
+
+/* Scratch bytes for `int8_rows32` with n_tokens. */
+RML_INLINE ptrdiff_t avx512_scratch(ptrdiff_t n_tokens, int columns) {
+    return (ptrdiff_t)sizeof(rml_panel) + n_tokens * columns * 2 * 64;
+}
+
+RML_INLINE void int8_rows32(const rml_matrix *w, ptrdiff_t row, int n, const rml_inputs *in, ptrdiff_t t0,
+                            ptrdiff_t t1, float *strip, char *scratch, codes2_fn *codes2, int bytes,
+                            int bias, int has_min) {
+    /* Two groups of sixteen rows; the last rows of a matrix are computed with those before them. */
+    const ptrdiff_t last = w->rows - 16;
+    const ptrdiff_t first[2] = {row < last ? row : last, row + 16 < last ? row + 16 : last};
+    const uint8_t *rows[2] = {w->data + first[0] * w->row_bytes, w->data + first[1] * w->row_bytes};
+    if (in->n_tokens == 1) {
+        for (int h = 0; h < (n > 16 ? 2 : 1); ++h) {
+            const __m512 y = in->columns == 1
+                ? rows16(rows[h], w->row_bytes, in, 1, codes2, bytes, bias, has_min)
+                : rows16(rows[h], w->row_bytes, in, 2, codes2, bytes, bias, has_min);
+            place16(strip, y, first[h], row);
+        }
+        return;
+    }
+    const ptrdiff_t units = in->k / RML_UNIT, columns = (t1 - t0) * in->columns;
+    rml_panel *panel = (rml_panel *)scratch;
+    __m512 *acc = (__m512 *)(scratch + sizeof(rml_panel));
+    memset(acc, 0, (size_t)columns * 2 * sizeof *acc);
+    const ptrdiff_t tiles = (columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
+    for (ptrdiff_t u0 = 0; u0 < units; u0 += PANEL_UNITS) {
+        const ptrdiff_t n_units = units - u0 < PANEL_UNITS ? units - u0 : PANEL_UNITS;
+        for (int h = 0; h < 2; ++h)
+            pack16(rows[h], w->row_bytes, u0, n_units, panel->codes[h], panel->scales[h], panel->minima[h],
+                   codes2, bytes, has_min);
+        for (ptrdiff_t i = 0; i < tiles; ++i) {
+            /* Tiles of equal width, so that none is a slow narrow one. */
+            const ptrdiff_t c0 = columns * i / tiles, c1 = columns * (i + 1) / tiles, at = t0 * in->columns + c0;
+            const int8_t *codes = in->codes + at * in->k;
+            const float *scales = in->scales + at * units, *totals = in->totals + at * units;
+            const int32_t *sums = in->sums + at * units;
+#define TILE(N)                                                                                            \
+    case N:                                                                                                \
+        tile(panel, u0, n_units, codes, in->k, scales, sums, totals, units, N, bias, has_min, acc + 2 * c0); \
+        break;
+            switch (c1 - c0) { TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) }
+#undef TILE
+        }
+    }
+    for (ptrdiff_t t = 0; t < t1 - t0; ++t)
+        for (int h = 0; h < (n > 16 ? 2 : 1); ++h) {
+            const __m512 *y = acc + 2 * t * in->columns + h;
+            place16(strip + t * RML_ROWS, in->columns == 1 ? y[0] : _mm512_add_ps(y[0], y[2]), first[h], row);
+        }
+}
+
+#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN)                                                             \
+    static __attribute__((noinline)) void int8_rows32_##NAME(const rml_matrix *w, ptrdiff_t row, int n,        \
+                                                             const rml_inputs *in, ptrdiff_t t0, ptrdiff_t t1, \
+                                                             float *strip, char *scratch) {                    \
+        int8_rows32(w, row, n, in, t0, t1, strip, scratch, codes2_##NAME, BYTES, BIAS, HAS_MIN);               \
+    }
+RML_QUANTIZED_FORMATS(X)
+#undef X
+
+#endif
+#endif

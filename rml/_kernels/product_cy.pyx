@@ -1,0 +1,206 @@
+"""Twin of product_py: rows of the weights in groups of 32, each with all tokens.
+
+Inputs are quantized once for all matrices of a call (first stage, an item is a token); then every
+group of 32 rows of every matrix is an item of the second stage. The inner loops are in
+product_f32.h, product_int8.h and product_avx512.h; the three kernels differ in what they do with
+a finished strip of results.
+"""
+
+cdef extern from "product.h" nogil:
+    enum:
+        RML_UNIT
+        RML_ROWS
+        RML_PASS_TOKENS
+        RML_SILU
+        RML_GELU_TANH
+    ctypedef struct rml_matrix:
+        const uint8_t *data
+        Py_ssize_t rows, cols, row_bytes
+        int type
+    ctypedef struct rml_inputs:
+        const float *x
+        Py_ssize_t n_tokens, k
+        int columns
+        int8_t *codes
+        float *scales
+        int32_t *sums
+        float *totals
+    void rml_quantize_row(const rml_inputs *inputs, Py_ssize_t t)
+    Py_ssize_t rml_rows_scratch(Py_ssize_t k, Py_ssize_t n_tokens, int columns)
+    void rml_rows(const rml_matrix *w, Py_ssize_t row, int n, const rml_inputs *inputs, Py_ssize_t t0,
+                  Py_ssize_t t1, float *strip, char *scratch)
+    void rml_store_strip(const float *strip, Py_ssize_t n_tokens, int n, const float *bias, float *out,
+                         Py_ssize_t stride)
+    void rml_add_strip(const float *strip, Py_ssize_t n_tokens, int n, float *out, Py_ssize_t stride)
+    void rml_gate_strip(float *gate, const float *up, Py_ssize_t n_tokens, int n, int activation, float *out,
+                        Py_ssize_t stride)
+
+cdef struct Job:
+    rml_matrix weight
+    rml_matrix up         # the second matrix of a gated pair
+    const float *bias     # (rows,) or NULL
+    float *out            # (T, rows)
+    Py_ssize_t first      # its first item
+
+cdef enum Ending:
+    STORE
+    ADD
+    GATE
+
+cdef struct ProductArgs:
+    rml_inputs inputs
+    Job *jobs
+    int n_jobs
+    Ending ending
+    int activation
+    char **scratch        # where the base pointer is kept: memory may move between runs
+    Py_ssize_t shared     # bytes before the first thread's part
+    Py_ssize_t per_thread
+    Py_ssize_t strip      # bytes of one strip
+
+
+cdef inline Py_ssize_t _aligned(Py_ssize_t nbytes) noexcept nogil:
+    return (nbytes + 63) & ~<Py_ssize_t>63
+
+
+cdef rml_inputs _placed(ProductArgs *a) noexcept nogil:
+    """The inputs, with their quantized form laid out in the shared scratch memory."""
+    cdef rml_inputs inputs = a.inputs
+    cdef Py_ssize_t columns = inputs.n_tokens * inputs.columns
+    cdef Py_ssize_t units = inputs.k // RML_UNIT
+    cdef char *p = a.scratch[0]
+    if inputs.columns:
+        inputs.codes = <int8_t *>p
+        p += _aligned(columns * inputs.k)
+        inputs.scales = <float *>p
+        p += _aligned(columns * units * 4)
+        inputs.sums = <int32_t *>p
+        p += _aligned(columns * units * 4)
+        inputs.totals = <float *>p
+    return inputs
+
+
+cdef void quantize_tokens(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) noexcept nogil:
+    cdef rml_inputs inputs = _placed(<ProductArgs *>p)
+    cdef Py_ssize_t t
+    for t in range(start, stop):
+        rml_quantize_row(&inputs, t)
+
+
+cdef void product_rows(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) noexcept nogil:
+    cdef ProductArgs *a = <ProductArgs *>p
+    cdef rml_inputs inputs = _placed(a)
+    cdef char *own = a.scratch[0] + a.shared + thread * a.per_thread
+    cdef float *strip = <float *>own
+    cdef float *second = <float *>(own + a.strip)
+    cdef char *rest = own + 2 * a.strip
+    cdef Py_ssize_t item, row, t0, t1
+    cdef int n, j = 0
+    cdef Job *job
+    cdef float *out
+    for item in range(start, stop):
+        while j + 1 < a.n_jobs and a.jobs[j + 1].first <= item:
+            j += 1
+        job = &a.jobs[j]
+        row = (item - job.first) * RML_ROWS
+        n = <int>min(<Py_ssize_t>RML_ROWS, job.weight.rows - row)
+        t0 = 0
+        while t0 < inputs.n_tokens:
+            t1 = min(t0 + RML_PASS_TOKENS, inputs.n_tokens)
+            out = job.out + t0 * job.weight.rows + row
+            rml_rows(&job.weight, row, n, &inputs, t0, t1, strip, rest)
+            if a.ending == GATE:
+                rml_rows(&job.up, row, n, &inputs, t0, t1, second, rest)
+                rml_gate_strip(strip, second, t1 - t0, n, a.activation, out, job.weight.rows)
+            elif a.ending == ADD:
+                rml_add_strip(strip, t1 - t0, n, out, job.weight.rows)
+            else:
+                rml_store_strip(strip, t1 - t0, n, NULL if job.bias == NULL else job.bias + row, out,
+                                job.weight.rows)
+            t0 = t1
+
+
+cdef class Product(Op):
+    """What the three kernels share: inputs, jobs, scratch memory and the two stages."""
+
+    cdef ProductArgs a
+
+    def __dealloc__(self):
+        free(self.a.jobs)
+
+    cdef int set_up(self, cnp.ndarray x, list jobs, Ending ending, int activation, str compute,
+                    Scratch scratch) except -1:
+        """Each job is (weight, up or None, bias or None, out); everything has been checked."""
+        cdef Py_ssize_t tokens = x.shape[0], k = x.shape[1], items = 0, pass_tokens
+        cdef int columns = {"f32": 0, "int8": 1, "int8x2": 2}[compute]
+        cdef int i
+        cdef Job *job
+        if not any(w is not None and w.type in checks.QUANTIZED_FORMATS
+                   for weight, up, _, _ in jobs for w in (weight, up)):
+            columns = 0
+        self.a.jobs = <Job *>malloc(len(jobs) * sizeof(Job))
+        if self.a.jobs == NULL:
+            raise MemoryError("no memory for the records of a product")
+        for i, (weight, up, bias, out) in enumerate(jobs):
+            job = &self.a.jobs[i]
+            memset(job, 0, sizeof(Job))
+            _fill(&job.weight, weight)
+            if up is not None:
+                _fill(&job.up, up)
+            if bias is not None:
+                job.bias = _f32(bias)
+            job.out = _f32(out)
+            job.first = items
+            items += -(-weight.rows // RML_ROWS)
+        self.a.n_jobs = len(jobs)
+        self.a.ending = ending
+        self.a.activation = activation
+        self.a.inputs.x = _f32(x)
+        self.a.inputs.n_tokens = tokens
+        self.a.inputs.k = k
+        self.a.inputs.columns = columns
+        self.owners = (x, jobs)
+        self.args = &self.a
+        self.scratch = scratch if scratch is not None else Scratch()
+        self.a.scratch = &self.scratch.base
+        pass_tokens = min(tokens, <Py_ssize_t>RML_PASS_TOKENS)
+        self.scratch_shared = tokens * columns * k + 3 * tokens * columns * (k // RML_UNIT) * 4 + 256
+        self.scratch_shared = _aligned(self.scratch_shared)
+        self.a.strip = _aligned(pass_tokens * RML_ROWS * 4)
+        self.scratch_per_thread = 2 * self.a.strip + rml_rows_scratch(k, pass_tokens, columns)
+        self.a.shared = self.scratch_shared
+        self.a.per_thread = self.scratch_per_thread
+        if columns:
+            self.add_stage(quantize_tokens, tokens)
+        self.add_stage(product_rows, items)
+        return 0
+
+
+cdef int _fill(rml_matrix *m, weight) except -1:
+    m.data = _u8(weight.data)
+    m.rows = weight.rows
+    m.cols = weight.cols
+    m.row_bytes = FORMATS[weight.type].row_bytes(weight.cols)
+    m.type = FORMATS[weight.type].id
+    return 0
+
+
+cdef class MatmulMany(Product):
+    def __init__(self, x, weights, outs, *, biases=None, compute="int8x2", scratch=None):
+        checks.matmul_many(x, weights, outs, biases, compute)
+        biases = [None] * len(weights) if biases is None else biases
+        jobs = [(w, None, b, out) for w, b, out in zip(weights, biases, outs)]
+        self.set_up(x, jobs, STORE, 0, compute, scratch)
+
+
+cdef class MatmulGlu(Product):
+    def __init__(self, x, gate, up, out, *, activation="silu", compute="int8x2", scratch=None):
+        checks.matmul_glu(x, gate, up, out, activation, compute)
+        code = {"silu": RML_SILU, "gelu_tanh": RML_GELU_TANH}[activation]
+        self.set_up(x, [(gate, up, None, out)], GATE, code, compute, scratch)
+
+
+cdef class Accumulate(Product):
+    def __init__(self, h, weight, x, *, compute="int8x2", scratch=None):
+        checks.accumulate(h, weight, x, compute)
+        self.set_up(h, [(weight, None, None, x)], ADD, 0, compute, scratch)
