@@ -1,0 +1,171 @@
+"""A model's files, opened: names and views, whatever the format."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+from rml.errors import ArgumentError, CheckpointError, ClosedError
+from rml.files.folder import find_model
+from rml.files.foreign import HEAD_BYTES, refuse_foreign
+from rml.files.gguf import MAGIC, read_gguf
+from rml.files.mapped import Contents, Tensor, file_size, read_head
+from rml.files.safetensors import (
+    INDEX_SUFFIX,
+    looks_like_safetensors,
+    read_index,
+    read_safetensors,
+)
+from rml.files.strict_json import load_json
+
+__all__ = ["Checkpoint", "open_checkpoint"]
+
+_CONFIG = "config.json"
+
+
+class Checkpoint:
+    """An open checkpoint: metadata, and tensors that are views into mapped files.
+
+    Made by `open_checkpoint`. It is immutable until it is closed, and threads may share it. As a
+    context manager it closes itself.
+
+    Attributes
+    ----------
+    path : Path
+        The file or Hugging Face folder that was opened; for a folder that holds one GGUF file,
+        that file.
+    format : str
+        ``"gguf"`` or ``"safetensors"``.
+    """
+
+    __slots__ = ("_config", "_contents", "format", "path")
+
+    def __init__(
+        self, path: Path, format_name: str, contents: Contents, config: dict[str, Any] | None
+    ) -> None:
+        self.path = path
+        self.format = format_name
+        self._contents: Contents | None = contents
+        self._config = config
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """GGUF keys and values, as `rml.files.gguf_values.read_value` gives them; else empty.
+
+        The values are copies, and stay valid when the checkpoint is closed.
+        """
+        return self._open().metadata
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Tensors by name, in the order of the file."""
+        return MappingProxyType(self._open().tensors)
+
+    @property
+    def config(self) -> dict[str, Any] | None:
+        """What ``config.json`` says, where the weights are safetensors and it lies beside them."""
+        self._open()
+        return self._config
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._contents is None
+
+    def close(self) -> None:
+        """Unmap the files; closing twice does nothing.
+
+        Arrays that callers took from `Tensor.data` stay valid: the pages behind them are given
+        back when the last such array goes. What `Tensor.numpy` returned is a copy anyway.
+        """
+        contents, self._contents, self._config = self._contents, None, None
+        if contents is not None:
+            for file in contents.files:
+                file.close()
+
+    def _open(self) -> Contents:
+        if self._contents is None:
+            raise ClosedError(f"{self.path}: the checkpoint is closed")
+        return self._contents
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._contents is None:
+            return f"<Checkpoint {str(self.path)!r}, closed>"
+        return f"<Checkpoint {str(self.path)!r}, {self.format}, {len(self.tensors)} tensors>"
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Open a model's files, without reading the weights.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A GGUF file, or the first part of a split one; a safetensors file or the index of
+        several; or a folder that holds one of these. The content decides, not the extension.
+
+    Returns
+    -------
+    Checkpoint
+        To be closed, or used in a ``with`` statement. Only headers have been read: a file is
+        checked as far as its header describes it, and the weights are views into it.
+
+    Raises
+    ------
+    CheckpointError
+        If something is missing, truncated, broken, contradicts itself, or is no model.
+    UnsupportedModel
+        If it is sound but of a kind, version or type that rml does not read.
+    ArgumentError
+        If `path` is not a path.
+
+    Examples
+    --------
+    >>> with rml.open_checkpoint("smollm2.gguf") as checkpoint:  # doctest: +SKIP
+    ...     tensor = checkpoint.tensors["output_norm.weight"]
+    ...     tensor.shape, tensor.type, tensor.numpy()[:2]
+    """
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise ArgumentError(f"a path is expected, not {path!r}")
+    location = Path(path)
+    # Unlike Path.is_dir, this lets no PermissionError out; the reader reports it with the file.
+    is_folder = os.path.isdir(location)  # noqa: PTH112
+    file = find_model(location) if is_folder else location
+    read = _reader(file)
+    if read is read_gguf:
+        return Checkpoint(file, "gguf", read(file), None)
+    config = file.with_name(_CONFIG)
+    # Python programs write NaN and Infinity into configurations; nothing is ambiguous in that.
+    settings = load_json(config, constants=True) if config.exists() else None
+    return Checkpoint(location, "safetensors", read(file), settings)
+
+
+def _reader(file: Path) -> Callable[[Path], Contents]:
+    """Choose the reader for `file` by its content, or refuse it by name."""
+    if file.name.endswith(INDEX_SUFFIX):
+        return read_index
+    size = file_size(file)
+    head = read_head(file, HEAD_BYTES)
+    if head.startswith(MAGIC):
+        return read_gguf
+    if not looks_like_safetensors(head, size):
+        refuse_foreign(file, head)
+    # A broken .safetensors file is best explained by its reader.
+    if looks_like_safetensors(head, size) or file.suffix == ".safetensors":
+        return read_safetensors
+    raise CheckpointError(
+        f"{file}: this is neither a GGUF nor a safetensors file: a GGUF file starts with "
+        f"47 47 55 46 ('GGUF'), this one with {head[:8].hex(' ')}"
+    )

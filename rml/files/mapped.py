@@ -1,0 +1,244 @@
+"""Files mapped into memory, and tensors as views into them.
+
+A `MappedFile` is a whole file, mapped read-only: its pages belong to the operating system's cache,
+are shared by all processes that map the file, and are read from disk when first touched. A
+`Tensor` is a name, a shape, a type and a range of a mapped file; it never copies until asked to.
+
+Closing. `MappedFile.close` drops the file's own references. The pages are unmapped at once when
+no view is alive, else when the last view dies, because each numpy view keeps the mapping alive:
+a view can never point into freed memory. While a file is mapped it must not be cut short by
+another program: touching a page that is gone ends the process (SIGBUS), in any language.
+
+The file descriptor is closed as soon as the file is mapped. (Before Python 3.13 the `mmap` module
+keeps a duplicate of its own until the mapping is closed.)
+"""
+
+import contextlib
+import errno
+import mmap
+import stat
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rml._kernels import dequantize
+from rml._kernels.checks import WEIGHT_FORMATS
+from rml.errors import CheckpointError, ClosedError, UnsupportedModel
+
+__all__ = ["MAX_VALUES", "Contents", "MappedFile", "Tensor", "file_size", "read_head"]
+
+# Product of a tensor's dimensions, zeros left out. Files bound the size of data, but a shape such
+# as (2**62, 0) has none, and still breaks arithmetic on shapes.
+MAX_VALUES = 1 << 48
+
+# Plain types that are no weight formats. GGUF has the signed integers and F64.
+_PLAIN: dict[str, np.dtype[Any]] = {
+    "U8": np.dtype("<u1"),
+    "I8": np.dtype("<i1"),
+    "U16": np.dtype("<u2"),
+    "I16": np.dtype("<i2"),
+    "U32": np.dtype("<u4"),
+    "I32": np.dtype("<i4"),
+    "U64": np.dtype("<u8"),
+    "I64": np.dtype("<i8"),
+    "F64": np.dtype("<f8"),
+}
+
+
+def file_size(path: Path) -> int:
+    """Bytes of the regular file `path`, which is not opened.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no such file, it is no regular file, or it is empty.
+    """
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        raise CheckpointError(_explain(path, error)) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise CheckpointError(f"{path}: this is not a regular file")
+    if status.st_size == 0:
+        raise CheckpointError(
+            f"{path}: the file is empty (0 bytes); the download never began: get it again"
+        )
+    return status.st_size
+
+
+def read_head(path: Path, n_bytes: int) -> bytes:
+    """Read the first `n_bytes` bytes of `path`, fewer where the file is shorter."""
+    try:
+        with path.open("rb") as file:
+            return file.read(n_bytes)
+    except OSError as error:
+        raise CheckpointError(_explain(path, error)) from error
+
+
+def _explain(path: Path, error: OSError | ValueError) -> str:
+    """Say why `path` cannot be read and, for a missing file, which names come close."""
+    if isinstance(error, ValueError):  # a NUL character in the path
+        return f"{str(path)!r} is not a file name: {error}"
+    if error.errno != errno.ENOENT:
+        return f"{path}: cannot be read: {error.strerror}"
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        return f"{path}: there is no such file or folder, and no folder {path.parent} either"
+    close = get_close_matches(path.name, names, n=3)
+    return f"{path}: there is no such file or folder" + (
+        f"; its folder holds {', '.join(close)}" if close else ""
+    )
+
+
+class MappedFile:
+    """A file's bytes, mapped read-only.
+
+    Parameters
+    ----------
+    path : Path
+        A regular file that is not empty.
+
+    Attributes
+    ----------
+    path : Path
+        As given.
+    size : int
+        Bytes in the file when it was mapped.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, empty, not a regular file, or cannot be read or mapped.
+    """
+
+    __slots__ = ("_bytes", "_mapping", "path", "size")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        file_size(path)
+        try:
+            with path.open("rb") as file:
+                if sys.version_info >= (3, 13):
+                    mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, trackfd=False)
+                else:
+                    mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:  # ValueError: emptied since it was looked at
+            raise CheckpointError(f"{path}: cannot be mapped into memory: {error}") from error
+        self.size = len(mapping)
+        self._mapping: mmap.mmap | None = mapping
+        self._bytes: NDArray[np.uint8] | None = np.frombuffer(mapping, np.uint8)
+
+    @property
+    def buffer(self) -> mmap.mmap:
+        """The mapping itself, for parsers: slices of it are `bytes`."""
+        if self._mapping is None:
+            raise ClosedError(f"{self.path}: the file is closed")
+        return self._mapping
+
+    def view(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
+        """Read-only view of bytes ``[start, start + n_bytes)``, which must lie in the file."""
+        if self._bytes is None:
+            raise ClosedError(f"{self.path}: the file is closed")
+        return self._bytes[start : start + n_bytes]
+
+    def close(self) -> None:
+        """Unmap the file; where a view is still alive, when the last one dies."""
+        mapping, self._mapping, self._bytes = self._mapping, None, None
+        if mapping is not None:
+            # BufferError: a caller holds a view. It owns a reference to the mapping, which is
+            # unmapped when the last such reference goes.
+            with contextlib.suppress(BufferError):
+                mapping.close()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A tensor of a checkpoint: what it is, and where its bytes lie.
+
+    Attributes
+    ----------
+    name : str
+        The name in the file.
+    shape : tuple of int
+        numpy order, outermost dimension first: ``(rows, columns)`` for a matrix. A GGUF file
+        lists dimensions innermost first; they are reversed here.
+    type : str
+        A name of `rml._kernels.block_formats.FORMATS` (``"F32"``, ``"Q4_1"``, ``"I32"``, ...).
+        From safetensors also ``"BOOL"``, ``"U8"`` to ``"U64"`` and types that rml has no
+        arithmetic for, such as ``"F8_E4M3"``.
+    n_bytes : int
+        Bytes of data.
+    start : int
+        Where they begin in the file `path`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type: str
+    n_bytes: int
+    start: int
+    _file: MappedFile = field(repr=False)
+
+    @property
+    def path(self) -> Path:
+        """The file that holds the data: one of several where a checkpoint is split."""
+        return self._file.path
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The stored bytes: 1-D, read-only, a view into the mapped file.
+
+        The view keeps the mapping alive, also after the checkpoint is closed. It may begin at
+        any address, whatever the alignment of the type.
+
+        Raises
+        ------
+        ClosedError
+            If the checkpoint is closed.
+        """
+        return self._file.view(self.start, self.n_bytes)
+
+    def numpy(self) -> NDArray[Any]:
+        """Copy the values out, as a new array of shape `shape`.
+
+        Returns
+        -------
+        ndarray
+            float32 for every weight format. Types that are no weights keep their own numpy type,
+            so that no value is changed: integers, bool for ``"BOOL"``, float64 for ``"F64"``.
+
+        Raises
+        ------
+        ClosedError
+            If the checkpoint is closed.
+        UnsupportedModel
+            If rml cannot expand the type.
+        """
+        data = self.data
+        if self.type == "BOOL":
+            return data.astype(np.bool_).reshape(self.shape)
+        if self.type in _PLAIN:
+            return data.view(_PLAIN[self.type]).reshape(self.shape).copy()
+        if self.type not in WEIGHT_FORMATS:
+            raise UnsupportedModel(
+                f"{self.path}: tensor {self.name!r} is stored as {self.type}, which rml cannot "
+                f"expand; it knows {', '.join(sorted(WEIGHT_FORMATS))}"
+            )
+        values = np.empty(self.shape, np.float32)
+        dequantize(data, self.type, values.reshape(-1))
+        return values
+
+
+class Contents(NamedTuple):
+    """What a reader found: the parts from which a `Checkpoint` is made."""
+
+    metadata: Mapping[str, Any]
+    tensors: dict[str, Tensor]
+    files: list[MappedFile]
