@@ -1,0 +1,139 @@
+"""Typed look-up in a model's metadata that remembers which keys were read.
+
+Both readers of configurations use it, so that a key nobody read can be refused instead of passed
+over in silence.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from rml.errors import CheckpointError, UnsupportedModel
+
+__all__ = ["Keys"]
+
+
+class Keys:
+    """The keys of a mapping that begin with `prefix`, named without it.
+
+    Parameters
+    ----------
+    values : mapping
+        Metadata of a GGUF file, or a parsed ``config.json``.
+    path : str
+        The file, for messages.
+    prefix : str
+        What the keys begin with, e.g. ``"llama."``.
+    label : str
+        What messages put before a key; the prefix if not given.
+    """
+
+    def __init__(
+        self, values: Mapping[str, Any], path: str, *, prefix: str = "", label: str = ""
+    ) -> None:
+        self._values = values
+        self._path = path
+        self._prefix = prefix
+        self._label = label or prefix
+        self._read: set[str] = set()
+
+    def __contains__(self, key: str) -> bool:
+        return self._prefix + key in self._values
+
+    def __len__(self) -> int:
+        return sum(key.startswith(self._prefix) for key in self._values)
+
+    def _where(self) -> str:
+        return f"{self._path}: " if self._path else ""
+
+    def fail(self, message: str) -> CheckpointError:
+        """Make the error for metadata that is broken."""
+        return CheckpointError(f"{self._where()}{message}")
+
+    def refuse(self, message: str) -> UnsupportedModel:
+        """Make the error for metadata that asks for what is not implemented."""
+        return UnsupportedModel(f"{self._where()}{message}")
+
+    def get(self, key: str) -> Any:  # noqa: ANN401 - metadata may hold anything
+        """Value of a key, None where it is absent or null; arrays become tuples."""
+        self._read.add(key)
+        value = self._values.get(self._prefix + key)
+        if isinstance(value, np.ndarray | np.generic):
+            value = value.tolist()
+        return tuple(value) if isinstance(value, list) else value
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """One integer; of an array with one value for each layer, the value that all share."""
+        value = self.get(key)
+        if isinstance(value, tuple) and value:
+            if any(entry != value[0] for entry in value):
+                raise self.refuse(
+                    f"{self._label}{key} differs from layer to layer, which is not implemented"
+                )
+            value = value[0]
+        if value is None:
+            if default is None:
+                raise self._missing(key)
+            return default
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.fail(f"{self._label}{key} is {_show(value)}, but must be an integer")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """One finite number."""
+        value = self.get(key)
+        if value is None:
+            if default is None:
+                raise self._missing(key)
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.fail(f"{self._label}{key} is {_show(value)}, but must be a number")
+        if not math.isfinite(value):
+            raise self.fail(f"{self._label}{key} is {value}, but must be finite")
+        return float(value)
+
+    def optional_number(self, key: str) -> float | None:
+        """One finite number, or None where it is absent or null."""
+        return None if self.get(key) is None else self.number(key)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Read true or false."""
+        value = self.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.fail(f"{self._label}{key} is {_show(value)}, but must be true or false")
+        return value
+
+    def child(self, key: str) -> "Keys":
+        """Enter a nested object; one without keys where it is absent or null."""
+        value = self.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise self.fail(f"{self._label}{key} is {_show(value)}, but must be an object")
+        return Keys(value or {}, self._path, label=f"{self._label}{key}.")
+
+    def unread(self) -> Iterator[tuple[str, Any]]:
+        """Keys that nobody asked for, with their values."""
+        for full in self._values:
+            key = full.removeprefix(self._prefix)
+            if full.startswith(self._prefix) and key not in self._read:
+                yield key, self.get(key)
+
+    def refuse_all(self, unread: Mapping[str, Any]) -> None:
+        """Refuse the model for the sake of these keys, if there are any."""
+        if unread:
+            named = ", ".join(
+                f"{self._label}{key} = {_show(unread[key])}" for key in sorted(unread)
+            )
+            raise self.refuse(f"not implemented: {named}")
+
+    def _missing(self, key: str) -> CheckpointError:
+        return self.fail(f"{self._label}{key} is missing")
+
+
+def _show(value: object) -> str:
+    """Short form of a value, whatever it is."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

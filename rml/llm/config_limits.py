@@ -1,0 +1,14 @@
+"""Bounds of a configuration: what the kernels hold, and what no sound model exceeds."""
+
+__all__ = ["MAX_EXPERTS", "MAX_GROUP", "MAX_HEAD_DIM", "MAX_LAYERS", "MAX_SIZE"]
+
+# The attention kernel keeps the queries that share a key head on its stack.
+MAX_GROUP = 16
+MAX_HEAD_DIM = 512
+
+# The chosen experts of a token are picked in an array of fixed size.
+MAX_EXPERTS = 256
+
+# Far above any model; a hostile file must not make us build lists of four thousand million layers.
+MAX_LAYERS = 1024
+MAX_SIZE = 2**31 - 1
