@@ -30,11 +30,33 @@ import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rml._kernels import norm_py
+from rml._kernels.accumulate_py import accumulate
+from rml._kernels.add_py import add
+from rml._kernels.checks import WEIGHT_FORMATS
+from rml._kernels.dequant_py import dequantize, embed
+from rml._kernels.matmul_glu_py import matmul_glu
+from rml._kernels.matmul_many_py import matmul_many
+from rml._kernels.norm_py import rms_norm
 
-__all__ = ["BACKEND", "ISA", "OPENMP", "TWINS", "rms_norm"]
+__all__ = [
+    "BACKEND",
+    "DEFINITIONS",
+    "ISA",
+    "KERNELS",
+    "OPENMP",
+    "TWINS",
+    "WEIGHT_FORMATS",
+    "Scratch",
+    "accumulate",
+    "add",
+    "dequantize",
+    "embed",
+    "matmul_glu",
+    "matmul_many",
+    "rms_norm",
+]
 
 LEVELS = ("base", "avx2", "avx512vnni")  # the best one last
 
@@ -90,9 +112,33 @@ def _select() -> tuple[str, ModuleType | None]:
 
 ISA, TWINS = _select()
 BACKEND = "python" if TWINS is None else "cython"
-OPENMP = TWINS is not None and TWINS.OPENMP
+OPENMP: bool = TWINS is not None and TWINS.OPENMP
 
-if TYPE_CHECKING or TWINS is None:
-    rms_norm = norm_py.rms_norm
-else:
-    rms_norm = TWINS.rms_norm
+# Every kernel by name: as defined, and as chosen.
+DEFINITIONS: dict[str, Any] = {
+    "accumulate": accumulate,
+    "add": add,
+    "dequantize": dequantize,
+    "embed": embed,
+    "matmul_glu": matmul_glu,
+    "matmul_many": matmul_many,
+    "rms_norm": rms_norm,
+}
+KERNELS: dict[str, Any] = (
+    DEFINITIONS
+    if TWINS is None
+    else {name: getattr(TWINS, name) for name in DEFINITIONS}
+)
+
+# Type checkers, and readers, see the definitions.
+if not TYPE_CHECKING:
+    globals().update(KERNELS)
+
+
+class _NoScratch:
+    """The definitions need no scratch memory."""
+
+    nbytes = 0
+
+
+Scratch: Any = _NoScratch if TWINS is None else TWINS.Scratch

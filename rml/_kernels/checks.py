@@ -4,6 +4,7 @@ Both call the same function, so they accept and refuse the same arguments with t
 Nothing is written before the checks have passed.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -21,6 +22,9 @@ ACTIVATIONS = ("silu", "gelu_tanh")
 FLOAT_FORMATS = ("F32", "F16", "BF16")
 QUANTIZED_FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
 WEIGHT_FORMATS = frozenset(FLOAT_FORMATS + QUANTIZED_FORMATS)
+
+PAGE_SIZE = 16  # positions of a page of the KV cache
+MAX_HEAD_DIM = 512
 
 
 class Matrix(Protocol):
@@ -196,3 +200,146 @@ def _product(name: str, weight: Matrix, x: Array) -> None:
     matrix(name, weight)
     if weight.cols != x.shape[1]:
         raise ArgumentError(f"{name} has {weight.cols} columns, but the input has {x.shape[1]}")
+
+
+def add(branch: Array, x: Array) -> None:
+    """Check the arguments of `add`."""
+    array("x", x, (None, None), writable=True)
+    array("branch", branch, x.shape)
+
+
+def scale_group(head_dim: int) -> int:
+    """Dimensions that share a scale in int8 pages: a power of two dividing `head_dim`, <= 32."""
+    return min(head_dim & -head_dim, 32)
+
+
+def rope_angles(position: Array, inv_freq: Array, cos: Array, sin: Array, factor: float) -> None:
+    """Check the arguments of `rope_angles`."""
+    array("position", position, (1,), np.int64)
+    array("inv_freq", inv_freq, (None,), np.float64)
+    array("cos", cos, (None, len(inv_freq)), writable=True)
+    array("sin", sin, cos.shape, writable=True)
+    if not math.isfinite(factor):
+        raise ArgumentError(f"factor is {factor}, but must be a finite number")
+
+
+def rotate(cos: Array, sin: Array, x: Array) -> None:
+    """Check the arguments of `rotate`."""
+    array("x", x, (None, None, None), writable=True)
+    if x.shape[2] % 2:
+        raise ArgumentError(f"x has {x.shape[2]} dimensions a head, but pairs need an even number")
+    array("cos", cos, (x.shape[0], x.shape[2] // 2))
+    array("sin", sin, cos.shape)
+
+
+def kv_pages(
+    n_kv_heads: int | None,
+    head_dim: int,
+    k_pages: Array,
+    v_pages: Array,
+    page_table: Array,
+    position: Array,
+    layer: int,
+    k_scales: Array | None,
+    v_scales: Array | None,
+    *,
+    writable: bool = False,
+) -> None:
+    """Check the pages of a KV cache and the way to them.
+
+    Parameters
+    ----------
+    n_kv_heads : int or None
+        Heads that the pages must have; None for any number.
+    head_dim : int
+        Dimensions of a head.
+    k_pages, v_pages, page_table, position, layer, k_scales, v_scales
+        See `kv_store_py.store_kv`.
+    writable : bool
+        Whether the kernel writes to pages and scales.
+    """
+    if head_dim % 2 or not 2 <= head_dim <= MAX_HEAD_DIM:
+        raise ArgumentError(
+            f"a head has {head_dim} dimensions, but an even number up to {MAX_HEAD_DIM} is needed"
+        )
+    dtype = getattr(k_pages, "dtype", np.dtype(np.float32))
+    if dtype not in (np.float32, np.float16, np.int8):
+        raise ArgumentError(f"k_pages is {dtype}, but float32, float16 or int8 is needed")
+    array(
+        "k_pages", k_pages, (None, None, n_kv_heads, head_dim, PAGE_SIZE), dtype, writable=writable
+    )
+    pages, layers, heads = k_pages.shape[:3]
+    array("v_pages", v_pages, (pages, layers, heads, PAGE_SIZE, head_dim), dtype, writable=writable)
+    array("page_table", page_table, (None,), np.int32)
+    array("position", position, (1,), np.int64)
+    if not 0 <= layer < layers:
+        raise ArgumentError(f"layer is {layer}, but the pages have {layers}")
+    if dtype == np.int8:
+        n = head_dim // scale_group(head_dim)
+        array("k_scales", k_scales, (pages, layers, heads, n, PAGE_SIZE), writable=writable)
+        array("v_scales", v_scales, (pages, layers, heads, PAGE_SIZE, n), writable=writable)
+    elif k_scales is not None or v_scales is not None:
+        raise ArgumentError(f"{dtype} pages have no scales; k_scales and v_scales must be None")
+
+
+def positions(page_table: Array, start: int, stop: int, n_pages: int) -> None:
+    """Require that the page table leads the positions ``start <= p < stop`` to existing pages.
+
+    The table and the position change from step to step, so this is asked at every step.
+    """
+    if not 0 <= start <= stop <= len(page_table) * PAGE_SIZE:
+        raise ArgumentError(
+            f"positions {start} to {stop - 1} are needed, but the page table's {len(page_table)} "
+            f"entries hold {len(page_table) * PAGE_SIZE} positions"
+        )
+    for entry in range(start // PAGE_SIZE, -(-stop // PAGE_SIZE)):
+        if not 0 <= page_table[entry] < n_pages:
+            raise ArgumentError(
+                f"page_table[{entry}] is {page_table[entry]}, but there are {n_pages} pages"
+            )
+
+
+def store_kv(
+    k: Array,
+    v: Array,
+    k_pages: Array,
+    v_pages: Array,
+    page_table: Array,
+    position: Array,
+    layer: int,
+    k_scales: Array | None,
+    v_scales: Array | None,
+) -> None:
+    """Check the arguments of `store_kv`, except where the positions lie."""
+    array("k", k, (None, None, None))
+    array("v", v, k.shape)
+    kv_pages(
+        k.shape[1], k.shape[2], k_pages, v_pages, page_table, position, layer, k_scales, v_scales,
+        writable=True,
+    )  # fmt: skip
+
+
+def attend(
+    q: Array,
+    k_pages: Array,
+    v_pages: Array,
+    page_table: Array,
+    position: Array,
+    out: Array,
+    layer: int,
+    scale: float,
+    window: int,
+    k_scales: Array | None,
+    v_scales: Array | None,
+) -> None:
+    """Check the arguments of `attend`, except where the positions lie."""
+    array("q", q, (None, None, None))
+    kv_pages(None, q.shape[2], k_pages, v_pages, page_table, position, layer, k_scales, v_scales)
+    array("out", out, q.shape, writable=True)
+    heads, kv_heads = q.shape[1], k_pages.shape[2]
+    if kv_heads == 0 or heads % kv_heads:
+        raise ArgumentError(f"{heads} query heads cannot share {kv_heads} kv heads evenly")
+    if not math.isfinite(scale):
+        raise ArgumentError(f"scale is {scale}, but must be a finite number")
+    if window < 0:
+        raise ArgumentError(f"window is {window}, but cannot be negative")

@@ -1,0 +1,99 @@
+"""How many threads the kernels use, and why.
+
+Counted once at import are the processors this process may run on and the quota of its control
+group; more threads than these only wait for each other. Nothing global is set: every call is told
+its number of threads.
+"""
+
+import logging
+import math
+import os
+from pathlib import Path
+
+from rml.errors import ArgumentError
+
+__all__ = ["default_threads", "resolve_threads", "running_threads"]
+
+logger = logging.getLogger("rml")
+
+_forked = False
+
+
+def _after_fork() -> None:
+    global _forked  # noqa: PLW0603
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _affinity() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this operating system
+        return os.cpu_count() or 1
+
+
+def _quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Processors' worth of time that the control group may use, None without a limit."""
+    try:
+        line = (root / "cpu.max").read_text(encoding="ascii").split()
+        if line[0] != "max":
+            return int(line[0]) / int(line[1])
+    except (OSError, ValueError, IndexError, ZeroDivisionError):
+        pass
+    try:
+        quota = int((root / "cpu" / "cpu.cfs_quota_us").read_text(encoding="ascii"))
+        period = int((root / "cpu" / "cpu.cfs_period_us").read_text(encoding="ascii"))
+        if quota > 0 and period > 0:
+            return quota / period
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _budget() -> tuple[int, str]:
+    cpus = _affinity()
+    quota = _quota()
+    if quota is not None and quota < cpus:
+        return max(1, math.floor(quota)), f"the control group's quota of {quota:g} processors"
+    return cpus, f"{cpus} processors that this process may use"
+
+
+def default_threads() -> tuple[int, str]:
+    """Return the number of threads used when nobody says, and the reason.
+
+    ``RML_THREADS``, else ``OMP_NUM_THREADS``, else all processors that the process may use.
+    """
+    budget, why = _budget()
+    for variable in ("RML_THREADS", "OMP_NUM_THREADS"):
+        value = os.environ.get(variable, "").split(",")[0].strip()
+        if value:
+            if not value.isdigit() or int(value) < 1:
+                raise ArgumentError(f"{variable}={value!r}: a whole number from 1 is needed")
+            return min(int(value), budget), f"{variable}={value}, at most {why}"
+    return budget, why
+
+
+def resolve_threads(n_threads: int | None) -> int:
+    """Return the number of threads for a caller's wish; None takes the default.
+
+    Raises
+    ------
+    ArgumentError
+        If the wish is no whole number from 1.
+    """
+    if n_threads is None:
+        return default_threads()[0]
+    if isinstance(n_threads, bool) or not isinstance(n_threads, int) or n_threads < 1:
+        raise ArgumentError(f"n_threads is {n_threads!r}, but a whole number from 1 is needed")
+    budget, why = _budget()
+    if n_threads > budget:
+        logger.warning("n_threads=%d is more than %s; using %d", n_threads, why, budget)
+        return budget
+    return n_threads
+
+
+def running_threads(n_threads: int) -> int:
+    """Return the threads to start now: one in a forked child, where OpenMP's team is lost."""
+    return 1 if _forked else n_threads
