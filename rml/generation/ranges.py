@@ -1,0 +1,92 @@
+"""Checks of single values: each accepts a value and returns it in its plain type, or says why not.
+
+A check raises ValueError with words that follow the name of what was checked, such as "must be an
+integer, at least 0"; who calls it knows whether an argument or a file is to blame.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from typing import Any
+
+__all__ = ["Check", "biases", "boolean", "integer", "number", "texts", "token_ids"]
+
+Check = Callable[[object], Any]
+
+
+def number(low: float, high: float = math.inf, *, above: bool = False) -> Check:
+    """Accept a finite number from `low` (with `above`: greater than `low`) to `high`."""
+    lower = f"{'greater than' if above else 'at least'} {low:g}"
+    upper = f" and at most {high:g}" if math.isfinite(high) else ""
+
+    def check(value: object) -> float:
+        try:
+            result = float(value) if isinstance(value, Real) else math.nan
+        except OverflowError:  # an integer beyond float64
+            result = math.nan
+        enough = result > low if above else result >= low  # NaN is neither
+        if isinstance(value, bool) or not enough or result > high or result == math.inf:
+            raise ValueError(f"must be a finite number, {lower}{upper}")
+        return result
+
+    return check
+
+
+def integer(low: int, high: int | None = None) -> Check:
+    """Accept an integer from `low` to `high`."""
+    limits = f"at least {low}" + ("" if high is None else f" and at most {high}")
+
+    def check(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise ValueError(f"must be an integer, {limits}")  # noqa: TRY004
+        result = int(value)
+        if result < low or (high is not None and result > high):
+            raise ValueError(f"must be an integer, {limits}")
+        return result
+
+    return check
+
+
+def boolean(value: object) -> bool:
+    """Accept True or False."""
+    if not isinstance(value, bool):
+        raise ValueError("must be True or False")  # noqa: TRY004 - the contract of this module
+    return value
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """Accept a text or several, none of them empty."""
+    values = (value,) if isinstance(value, str) else value
+    if not isinstance(values, (list, tuple, set, frozenset)):
+        raise ValueError("must be a text or a list of texts")  # noqa: TRY004
+    if not all(isinstance(text, str) and text for text in values):
+        raise ValueError("must hold texts only, none of them empty")
+    return tuple(values)
+
+
+def token_ids(value: object) -> tuple[int, ...]:
+    """Accept a token id or several."""
+    values = value if isinstance(value, (list, tuple, set, frozenset)) else (value,)
+    try:
+        return tuple(map(integer(0), values))
+    except ValueError:
+        raise ValueError("must be token ids: integers, at least 0") from None
+
+
+def biases(value: object) -> Mapping[int, float]:
+    """Accept a mapping of token ids to numbers; minus infinity or False bans a token.
+
+    Ids may be decimal texts, since JSON has no integer keys.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError("must be a mapping of token ids to numbers")  # noqa: TRY004
+    result = {}
+    for key, bias in value.items():
+        token = int(key) if isinstance(key, str) and key.isdecimal() else key
+        try:
+            (index,) = token_ids(token)
+            banned = bias is False or bias == -math.inf
+            result[index] = -math.inf if banned else number(-1e6, 1e6)(bias)
+        except ValueError as error:
+            raise ValueError(f"must map token ids to numbers; {key!r}: {error}") from None
+    return result
