@@ -22,3 +22,56 @@ def _values(path):
 
     with open_checkpoint(path) as checkpoint:
         return {name: tensor.numpy().tolist() for name, tensor in checkpoint.tensors.items()}
+
+
+def sample_probs(probs, last_tokens=None, *, op, **settings):
+    """Probabilities that one sampling stage leaves, for logits ln(probs)."""
+    import numpy as np
+
+    from rml.generation import sampling
+    from rml.generation.candidates import Candidates
+    from rml.generation.penalties import PhraseLog, Window, penalize, phrase_penalties, subtract
+
+    said = [int(token) for token in last_tokens or ()]
+    before = Candidates.of(np.log(np.asarray(probs, np.float32)))
+
+    def penalties(repeat, frequency, presence):
+        window = Window(-1)
+        window.accept(said)
+        return penalize(before, window, repeat=repeat, frequency=frequency, presence=presence)
+
+    def dry(multiplier, base, allowed_length, last_n, breakers):
+        # The bank writes a breaker as token ids; here each token's text is its number.
+        words = [b"".join(b"%d," % token for token in breaker) for breaker in breakers]
+        log = PhraseLog(int(last_n), words, lambda token: b"%d," % token)
+        log.accept(said)
+        found = phrase_penalties(
+            log, multiplier=multiplier, base=base, allowed_length=int(allowed_length)
+        )
+        return subtract(before, found)
+
+    stages = {
+        "temp": lambda temp: sampling.temperature(before, temp),
+        "temp_ext": lambda temp, delta, exponent: sampling.temperature(
+            before, temp, dynamic_range=delta, exponent=exponent
+        ),
+        "top_k": lambda k: sampling.top_k(before, int(k)),
+        "top_p": lambda p: sampling.top_p(before, p),
+        "min_p": lambda p: sampling.min_p(before, p),
+        "typical": lambda p: sampling.typical_p(before, p),
+        "top_n_sigma": lambda n: sampling.top_n_sigma(before, n),
+        "xtc": lambda p, t: sampling.xtc(before, p, t, chance=0.0),
+        "penalties": penalties,
+        "dry": dry,
+    }
+    after = stages[op](**settings)
+    return dict(zip(after.ids.tolist(), after.probabilities().tolist(), strict=True))
+
+
+def stop_filter(chunks, stop):
+    """Text that a caller gets, and whether a stop string ended it."""
+    from rml.generation.stop import StopFilter
+
+    cut = StopFilter(stop)
+    text = "".join([cut.feed(chunk) for chunk in chunks] + [cut.flush()])
+    return text, "end" if cut.matched is None else "stop"
