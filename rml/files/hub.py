@@ -85,7 +85,7 @@ def look_up(name: HubName, *, offline: bool | None = None) -> Plan:
 
 def _look_up_cached(library: ModuleType, name: HubName) -> Plan:
     try:
-        repos = library.scan_cache_dir().repos
+        repos = library.scan_cache_dir(_cache(library)).repos
     except library.errors.CacheNotFound:
         repos = frozenset()
     for repo in repos:
@@ -143,7 +143,8 @@ def fetch(
     records = []
     paths = []
     done = 0
-    watched = target / ".cache" if target else _repo_cache(library, plan.name.repo)
+    mirror = _cache(library) / f"models--{plan.name.repo.replace('/', '--')}"
+    watched = target / ".cache" if target else mirror
     with _quiet(library), download_errors(target or watched), _Watch(watched, progress) as watch:
         for file in plan.files:
             watch.expect(done, file.size, plan.size)
@@ -153,6 +154,7 @@ def fetch(
                         plan.name.repo,
                         file.name,
                         revision=plan.revision,
+                        cache_dir=_cache(library),
                         local_dir=target,
                         local_files_only=is_offline(offline),
                         endpoint=_endpoint(),
@@ -231,7 +233,8 @@ def _library() -> ModuleType:
     """Import the optional `huggingface_hub`; it is needed by nothing else."""
     try:
         library = importlib.import_module("huggingface_hub")
-        importlib.import_module("huggingface_hub.errors")
+        for part in ("constants", "errors", "utils"):
+            importlib.import_module(f"huggingface_hub.{part}")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "huggingface_hub":
             raise
@@ -246,9 +249,8 @@ def _endpoint() -> str | None:
     return os.environ.get("HF_ENDPOINT") or None
 
 
-def _repo_cache(library: ModuleType, repo: str) -> Path:
-    folder = Path(library.constants.HF_HUB_CACHE)
-    return folder / f"models--{repo.replace('/', '--')}"
+def _cache(library: ModuleType) -> Path:
+    return Path(library.constants.HF_HUB_CACHE)
 
 
 @contextlib.contextmanager
@@ -267,8 +269,9 @@ def _quiet(library: ModuleType) -> Iterator[None]:
 def _hub_errors(library: ModuleType, name: HubName) -> Iterator[None]:
     """Turn the library's errors into `DownloadError`, with what to do."""
     errors = library.errors
-    # HfHubHTTPError's bases are the HTTP client's own error (requests, later httpx) and OSError.
-    transport = tuple(b for b in errors.HfHubHTTPError.__bases__ if issubclass(b, Exception))
+    # The HTTP client's errors are OSErrors in older versions of the library (requests); in newer
+    # ones (httpx) HfHubHTTPError inherits from their base class.
+    transport = (OSError, *errors.HfHubHTTPError.__bases__)
     try:
         yield
     except errors.GatedRepoError as error:

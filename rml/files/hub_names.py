@@ -18,6 +18,8 @@ _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<quant>[\w.-]+)|/(?P<file>.
 _SPLIT = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.(?:gguf|safetensors)")
 # Tried in this order when a repository has several quantizations and none was asked for.
 _DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
+# How names of quantizations begin; "K_M" alone is none.
+_QUANT = re.compile(r"(?:UD-)?(?:I?Q|TQ|B?F|FP|MXFP|NVFP)\d")
 _FOLDER_FILES = re.compile(
     r"config\.json|generation_config\.json|tokenizer.*\.(json|model)|special_tokens_map\.json"
     r"|added_tokens\.json|vocab\.(json|txt)|merges\.txt|chat_template.*\.(jinja|json)"
@@ -115,7 +117,7 @@ def _gguf_models(files: list[RepoFile]) -> dict[str, list[RepoFile]]:
 def _has_quant(stem: str, quant: str) -> bool:
     """Whether a file's name without suffix ends in the quantization's name."""
     head = stem.upper().removesuffix(quant)
-    return head != stem.upper() and (not head or head[-1] in "-._/")
+    return bool(_QUANT.match(quant)) and head != stem.upper() and head[-1:] in ("", *"-._/")
 
 
 def _of_quant(name: HubName, models: dict[str, list[RepoFile]], quant: str) -> tuple[RepoFile, ...]:

@@ -145,7 +145,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def index(toy, tmp_path, monkeypatch):
     with Index(tmp_path / "source") as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         monkeypatch.delenv("PIP_NO_INDEX")
         monkeypatch.delenv("PIP_FIND_LINKS")
