@@ -114,4 +114,5 @@ def _widen(x: F32 | F16 | I8, scales: F32 | None, pages: I32, layer: int, *, axi
         return x.astype(np.float32)
     per_page = scales[pages, layer]
     with np.errstate(invalid="ignore"):  # slots not in use may hold anything
-        return x * np.repeat(per_page, x.shape[axis] // per_page.shape[axis], axis=axis)
+        values: F32 = x * np.repeat(per_page, x.shape[axis] // per_page.shape[axis], axis=axis)
+    return values
