@@ -1,0 +1,367 @@
+"""The keys and values of every earlier token, in pages.
+
+A page holds 16 positions for every layer. All pages come out of arrays that are reserved when the
+cache is made, so nothing is allocated while decoding; the operating system gives memory to a page
+when it is first written. A page table leads from a position to its page, so that caches forked
+from one another share the pages of their common beginning. What a page looks like inside is known
+to `store_kv` and `attend` alone (`rml._kernels.kv_store_py`).
+
+Bytes of one token, ``2 * n_layers * n_kv_heads * head_dim`` numbers; an int8 cache adds one
+float32 scale for every group of 32 (the largest power of two that divides head_dim, at most 32):
+
+=====================================  =======  =======  =======
+model                                      f32      f16     int8
+=====================================  =======  =======  =======
+SmolLM2 135M (30 layers, 3 heads, 64)   46,080   23,040   12,960
+Gemma 3 270M (18 layers, 1 head, 256)   36,864   18,432   10,368
+Llama 3.1 8B (32 layers, 8 heads, 128) 262,144  131,072   73,728
+=====================================  =======  =======  =======
+"""
+
+import copy
+
+import numpy as np
+import numpy.typing as npt
+
+from rml._kernels.checks import MAX_HEAD_DIM, PAGE_SIZE, scale_group
+from rml.errors import ArgumentError, ClosedError, ContextOverflow
+
+__all__ = ["KV_TYPES", "KVCache"]
+
+KV_TYPES: dict[str, type[np.generic]] = {"f32": np.float32, "f16": np.float16, "int8": np.int8}
+MAX_BYTES = 1 << 46  # what an address space holds
+
+Pages = npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.int8]
+Scales = npt.NDArray[np.float32] | None
+
+
+class PagePool:
+    """Pages, and how many caches use each.
+
+    Attributes
+    ----------
+    k : (n_pages, n_layers, G, D, 16) array
+        Keys.
+    v : (n_pages, n_layers, G, 16, D) array
+        Values.
+    k_scales, v_scales : float32 array or None
+        Scales of int8 pages: (n_pages, n_layers, G, D/group, 16), (n_pages, n_layers, G, 16,
+        D/group).
+    """
+
+    def __init__(
+        self, n_pages: int, n_layers: int, n_kv_heads: int, head_dim: int, dtype: type[np.generic]
+    ) -> None:
+        # np.zeros asks the operating system for zeroed memory, which costs nothing until it is
+        # touched.
+        lead = (n_pages, n_layers, n_kv_heads)
+        self.k: Pages = np.zeros((*lead, head_dim, PAGE_SIZE), dtype)
+        self.v: Pages = np.zeros((*lead, PAGE_SIZE, head_dim), dtype)
+        self.k_scales: Scales = None
+        self.v_scales: Scales = None
+        if dtype is np.int8:
+            groups = head_dim // scale_group(head_dim)
+            self.k_scales = np.zeros((*lead, groups, PAGE_SIZE), np.float32)
+            self.v_scales = np.zeros((*lead, PAGE_SIZE, groups), np.float32)
+        self._users = [0] * n_pages
+        self._free = list(range(n_pages - 1, -1, -1))
+
+    @property
+    def n_free(self) -> int:
+        """Pages that nobody uses."""
+        return len(self._free)
+
+    def arrays(self) -> list[npt.NDArray[np.generic]]:
+        """Everything that pages are made of."""
+        return [x for x in (self.k, self.v, self.k_scales, self.v_scales) if x is not None]
+
+    def take(self) -> int:
+        """Take a free page."""
+        page = self._free.pop()
+        self._users[page] = 1
+        return page
+
+    def share(self, page: int) -> None:
+        """Use a page together with its present users."""
+        self._users[page] += 1
+
+    def is_shared(self, page: int) -> bool:
+        """Whether more than one cache uses a page."""
+        return self._users[page] > 1
+
+    def release(self, page: int) -> None:
+        """Use a page no more; the last user frees it."""
+        self._users[page] -= 1
+        if not self._users[page]:
+            self._free.append(page)
+
+    def duplicate(self, page: int) -> int:
+        """Take a free page, fill it like `page`, and release that."""
+        new = self.take()
+        for array in self.arrays():
+            array[new] = array[page]
+        self.release(page)
+        return new
+
+
+class KVCache:
+    """Keys and values of one sequence, for all layers of one model.
+
+    A forward pass of n tokens calls ``reserve(n)``, lets the kernels write and read positions
+    `size` and after, and calls ``commit(n)`` when it has succeeded. Whatever goes wrong in between
+    leaves the cache as it was.
+
+    Parameters
+    ----------
+    n_layers, n_kv_heads, head_dim : int
+        Sizes of the model.
+    n_ctx : int
+        Positions that the cache can hold.
+    kv_type : str
+        How numbers are stored: ``"f32"``, ``"f16"`` (rounded to nearest) or ``"int8"`` (codes and
+        scales).
+    n_sequences : int
+        How many caches, this one and its forks, find room in the pages at their full length. Pages
+        that are never used cost address space only.
+
+    Attributes
+    ----------
+    n_ctx : int
+        Positions that the cache can hold.
+    kv_type : str
+        How numbers are stored.
+    page_table : (ceil(n_ctx / 16),) int32
+        Page of every sixteen positions; -1 where there is none yet.
+    position : (1,) int64
+        Holds `size`: where the next token goes. The kernels read it when they run.
+
+    Raises
+    ------
+    ArgumentError
+        If a size is not positive, `head_dim` is odd or too large, `kv_type` is unknown, or the
+        pages would not fit the memory of any machine.
+    """
+
+    def __init__(
+        self,
+        n_layers: int,
+        n_kv_heads: int,
+        head_dim: int,
+        n_ctx: int,
+        kv_type: str = "f32",
+        *,
+        n_sequences: int = 1,
+    ) -> None:
+        sizes = {
+            "n_layers": n_layers,
+            "n_kv_heads": n_kv_heads,
+            "head_dim": head_dim,
+            "n_ctx": n_ctx,
+            "n_sequences": n_sequences,
+        }
+        for name, value in sizes.items():
+            if value < 1:
+                raise ArgumentError(f"{name} is {value}, but must be at least 1")
+        if head_dim % 2 or head_dim > MAX_HEAD_DIM:
+            raise ArgumentError(
+                f"head_dim is {head_dim}, but an even number up to {MAX_HEAD_DIM} is needed"
+            )
+        if kv_type not in KV_TYPES:
+            raise ArgumentError(f"kv_type is {kv_type!r}, but must be one of {', '.join(KV_TYPES)}")
+        self.n_layers, self.n_kv_heads, self.head_dim = n_layers, n_kv_heads, head_dim
+        self.n_ctx, self.kv_type = n_ctx, kv_type
+        n_entries = -(-n_ctx // PAGE_SIZE)
+        n_pages = n_entries * n_sequences
+        if n_pages * PAGE_SIZE * self.bytes_per_token > MAX_BYTES:
+            raise ArgumentError(
+                f"a {kv_type} cache of {n_ctx} positions needs {n_ctx * self.bytes_per_token:,} "
+                "bytes, more than any machine has; choose a smaller n_ctx"
+            )
+        self._pool: PagePool | None = PagePool(
+            n_pages, n_layers, n_kv_heads, head_dim, KV_TYPES[kv_type]
+        )
+        self.page_table = np.full(n_entries, -1, np.int32)
+        self.position = np.zeros(1, np.int64)
+        self._n_entries = 0  # entries of the page table in use
+
+    @property
+    def size(self) -> int:
+        """Positions in use."""
+        return int(self.position[0])
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that one position takes, of all layers."""
+        values = 2 * self.n_layers * self.n_kv_heads * self.head_dim
+        if self.kv_type == "int8":
+            return values + values // scale_group(self.head_dim) * 4
+        return values * np.dtype(KV_TYPES[self.kv_type]).itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pages that this cache uses, those it shares with forks included."""
+        return self._n_entries * PAGE_SIZE * self.bytes_per_token
+
+    @property
+    def k_pages(self) -> Pages:
+        """Keys of all pages, (n_pages, n_layers, G, D, 16)."""
+        return self._open_pool().k
+
+    @property
+    def v_pages(self) -> Pages:
+        """Values of all pages, (n_pages, n_layers, G, 16, D)."""
+        return self._open_pool().v
+
+    @property
+    def k_scales(self) -> Scales:
+        """Scales of the keys of an int8 cache, else None."""
+        return self._open_pool().k_scales
+
+    @property
+    def v_scales(self) -> Scales:
+        """Scales of the values of an int8 cache, else None."""
+        return self._open_pool().v_scales
+
+    def check_model(self, n_layers: int, n_kv_heads: int, head_dim: int) -> None:
+        """Require that the cache was made for a model of these sizes.
+
+        Raises
+        ------
+        ArgumentError
+            If a size differs.
+        ClosedError
+            If the cache is closed.
+        """
+        self._open_pool()
+        mine = (self.n_layers, self.n_kv_heads, self.head_dim)
+        wanted = (n_layers, n_kv_heads, head_dim)
+        if mine != wanted:
+            raise ArgumentError(
+                "the cache was made for another model: its layers, kv heads and dimensions a head "
+                f"are {mine}, those of this model {wanted}"
+            )
+
+    def reserve(self, n: int) -> None:
+        """Make sure that the next `n` positions have pages of their own.
+
+        Raises
+        ------
+        ContextOverflow
+            If they do not fit `n_ctx`, or forks have used up the pages; nothing has changed.
+        ArgumentError
+            If `n` is negative.
+        ClosedError
+            If the cache is closed.
+        """
+        pool = self._open_pool()
+        if n < 0:
+            raise ArgumentError(f"n is {n}, but cannot be negative")
+        size = self.size
+        if size + n > self.n_ctx:
+            raise ContextOverflow(size + n, self.n_ctx)
+        first = size // PAGE_SIZE  # the first entry that will be written
+        last = -(-(size + n) // PAGE_SIZE) if n else first
+        shared = [e for e in range(first, min(last, self._n_entries)) if self._is_shared(pool, e)]
+        n_new = max(0, last - self._n_entries)
+        if len(shared) + n_new > pool.n_free:
+            room = (self._n_entries - len(shared) + pool.n_free) * PAGE_SIZE
+            raise ContextOverflow(
+                size + n, room, "the caches that share these pages have used up the others"
+            )
+        for entry in shared:
+            self.page_table[entry] = pool.duplicate(int(self.page_table[entry]))
+        for entry in range(self._n_entries, self._n_entries + n_new):
+            self.page_table[entry] = pool.take()
+        self._n_entries += n_new
+
+    def commit(self, n: int) -> None:
+        """Count the next `n` positions, which have been reserved and written, as in use.
+
+        Raises
+        ------
+        ArgumentError
+            If `n` is negative or more than was reserved.
+        ClosedError
+            If the cache is closed.
+        """
+        self._open_pool()
+        limit = min(self._n_entries * PAGE_SIZE, self.n_ctx) - self.size
+        if not 0 <= n <= limit:
+            raise ArgumentError(f"n is {n}, but {limit} positions are reserved")
+        self.position[0] += n
+
+    def truncate(self, length: int) -> None:
+        """Forget every position from `length` on.
+
+        Parameters
+        ----------
+        length : int
+            Positions to keep, ``0 <= length <= size``.
+
+        Raises
+        ------
+        ArgumentError
+            If `length` is out of range; nothing has changed.
+        ClosedError
+            If the cache is closed.
+        """
+        pool = self._open_pool()
+        if not 0 <= length <= self.size:
+            raise ArgumentError(
+                f"length is {length}, but the cache holds 0 to {self.size} positions"
+            )
+        kept = -(-length // PAGE_SIZE)
+        for entry in range(self._n_entries - 1, kept - 1, -1):
+            pool.release(int(self.page_table[entry]))
+            self.page_table[entry] = -1
+        self._n_entries = kept
+        self.position[0] = length
+
+    def fork(self) -> "KVCache":
+        """Make a cache with the same contents that shares every page until one of both writes it.
+
+        The pages are those of the first cache (`n_sequences` says how many); what a fork writes
+        never shows in the others.
+
+        Raises
+        ------
+        ClosedError
+            If the cache is closed.
+        """
+        pool = self._open_pool()
+        self.truncate(self.size)  # give back what is reserved but not in use
+        other = copy.copy(self)
+        other.page_table = self.page_table.copy()
+        other.position = self.position.copy()
+        for page in self.page_table[: self._n_entries]:
+            pool.share(int(page))
+        return other
+
+    def close(self) -> None:
+        """Give up the pages; closing twice is harmless."""
+        if self._pool is not None:
+            self.truncate(0)
+            self._pool = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._pool is None
+
+    def __enter__(self) -> "KVCache":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self.size} of {self.n_ctx} positions"
+        return f"<KVCache {self.kv_type}, {state}>"
+
+    def _open_pool(self) -> PagePool:
+        if self._pool is None:
+            raise ClosedError("this KV cache is closed; make a new one")
+        return self._pool
+
+    def _is_shared(self, pool: PagePool, entry: int) -> bool:
+        return pool.is_shared(int(self.page_table[entry]))
