@@ -183,6 +183,8 @@ class KVCache:
         self.page_table = np.full(n_entries, -1, np.int32)
         self.position = np.zeros(1, np.int64)
         self._n_entries = 0  # entries of the page table in use
+        # The decoder's arrays and plans of a step, which point into the pages; made when first used.
+        self.workspace: object = None
 
     @property
     def size(self) -> int:
@@ -333,6 +335,7 @@ class KVCache:
         other = copy.copy(self)
         other.page_table = self.page_table.copy()
         other.position = self.position.copy()
+        other.workspace = None
         for page in self.page_table[: self._n_entries]:
             pool.share(int(page))
         return other
@@ -342,6 +345,7 @@ class KVCache:
         if self._pool is not None:
             self.truncate(0)
             self._pool = None
+            self.workspace = None
 
     @property
     def closed(self) -> bool:

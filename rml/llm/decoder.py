@@ -1,0 +1,483 @@
+"""The decoder: one recipe for every model family.
+
+Each layer is pre-norm, with two branches added to the residual stream x::
+
+    x += attn_output(attend(rope(q), rope(k), v))       q, k, v from rms_norm(x)
+    x += ffn_down(act(gate) * up)                       gate, up from rms_norm(x)
+
+and the logits are ``head(rms_norm(x))``. Families differ in the switches of `ModelConfig` alone:
+biases, norms of queries and keys, norms after a branch, windows, scales. The switches are resolved
+while the recipe is recorded (`_record_layer`), so nothing is decided during a step.
+
+`DecoderLM.forward` runs any number of tokens at the positions after those in the cache: a prompt
+at once, in pieces, or token by token give the same bits. It records operations into a `Plan` once
+for each number of tokens and runs that plan at every step.
+
+Shapes: T tokens of a call, D model width, H query heads, G key heads, W head width, F width of the
+feed-forward network, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rml import _kernels
+from rml._kernels.checks import COMPUTE_MODES
+from rml._kernels.threads import resolve_threads
+from rml.errors import ArgumentError, ClosedError, ContextOverflow, UnsupportedModel
+from rml.files import Checkpoint
+from rml.llm.config import ModelConfig
+from rml.llm.kv_cache import KVCache
+from rml.llm.plan import Plan
+from rml.llm.rope import Rope
+from rml.llm.weight_source import WeightMatrix, WeightSource
+
+__all__ = ["DecoderLM"]
+
+F32 = npt.NDArray[np.float32]
+
+MAX_TOKENS = 512  # tokens of one plan; a longer prompt runs in pieces, with the same bits
+KEPT_PLANS = 4  # of other sizes than one token
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Weights of one layer; None where the recipe has no such part."""
+
+    attn_norm: F32
+    q: WeightMatrix
+    k: WeightMatrix
+    v: WeightMatrix
+    biases: tuple[F32, F32, F32] | None
+    q_norm: F32 | None
+    k_norm: F32 | None
+    attn_output: WeightMatrix
+    post_attn_norm: F32 | None
+    ffn_norm: F32
+    gate: WeightMatrix
+    up: WeightMatrix
+    down: WeightMatrix
+    post_ffn_norm: F32 | None
+
+
+class _Workspace:
+    """Arrays of a step and the plans that use them; belongs to one cache."""
+
+    def __init__(self, config: ModelConfig, n_tokens: int) -> None:
+        def array(*shape: int) -> F32:
+            return np.zeros(shape, np.float32)
+
+        self.n_tokens = n_tokens
+        self.ids = np.zeros(n_tokens, np.int32)
+        self.x = array(n_tokens, config.d_model)
+        self.normed = array(n_tokens, config.d_model)
+        self.q = array(n_tokens, config.n_heads, config.head_dim)
+        self.k = array(n_tokens, config.n_kv_heads, config.head_dim)
+        self.v = array(n_tokens, config.n_kv_heads, config.head_dim)
+        self.mixed = array(n_tokens, config.n_heads, config.head_dim)
+        self.branch = array(n_tokens if config.sandwich_norms else 0, config.d_model)
+        self.hidden = array(n_tokens, config.d_ffn)
+        self.angles = [
+            (array(n_tokens, config.head_dim // 2), array(n_tokens, config.head_dim // 2))
+            for _ in range(2 if config.rope_local_theta is not None else 1)
+        ]
+        self.logits = array(1, config.n_vocab)
+        self.scratch = _kernels.Scratch()
+        self.plans: dict[tuple[int, bool], Plan] = {}
+
+
+class DecoderLM:
+    """A model's weights and its recipe; immutable, and shared by any number of caches.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        Open for as long as the decoder is used; the matrices are views into it.
+    config : ModelConfig, optional
+        What the checkpoint holds; read from it if not given.
+    compute : str
+        How quantized weights are multiplied: ``"int8x2"``, ``"int8"`` or ``"f32"``.
+    n_threads : int, optional
+        Threads of every step; all processors that the process may use if not given.
+
+    Attributes
+    ----------
+    config : ModelConfig
+    compute : str
+    n_threads : int
+
+    Raises
+    ------
+    UnsupportedModel
+        If the recipe does not cover the model.
+    CheckpointError
+        If weights are missing or do not have the shapes that the configuration implies.
+    ArgumentError
+        If `compute` or `n_threads` is out of range.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        config: ModelConfig | None = None,
+        compute: str = "int8x2",
+        n_threads: int | None = None,
+    ) -> None:
+        if compute not in COMPUTE_MODES:
+            raise ArgumentError(
+                f"compute is {compute!r}, but must be one of {', '.join(COMPUTE_MODES)}"
+            )
+        self.config = config if config is not None else _read_config(checkpoint)
+        self.compute = compute
+        self.n_threads = resolve_threads(n_threads)
+        self._checkpoint = checkpoint
+        if self.config.n_experts:
+            raise UnsupportedModel(
+                f"{checkpoint.path}: mixtures of experts ({self.config.architecture}) are not "
+                "implemented"
+            )
+        c = self.config
+        weights = WeightSource(checkpoint, c)
+        self._embedding = weights.matrix("token_embd.weight", c.n_vocab, c.d_model)
+        self._head = (
+            self._embedding
+            if c.tied_head
+            else weights.matrix("output.weight", c.n_vocab, c.d_model)
+        )
+        self._output_norm = weights.vector("output_norm.weight", c.d_model)
+        self._layers = [_load_layer(weights, c, i) for i in range(c.n_layers)]
+
+    def new_cache(self, n_ctx: int | None = None, kv_type: str = "f16") -> KVCache:
+        """Make an empty cache for this model.
+
+        Parameters
+        ----------
+        n_ctx : int, optional
+            Positions that it holds; the model's context if not given.
+        kv_type : str
+            Type of the stored keys and values.
+        """
+        c = self.config
+        return KVCache(
+            c.n_layers,
+            c.n_kv_heads,
+            c.head_dim,
+            c.n_ctx_train if n_ctx is None else n_ctx,
+            kv_type,
+        )
+
+    def forward(
+        self,
+        tokens: Sequence[int] | npt.NDArray[np.integer],
+        cache: KVCache,
+        all_logits: bool = False,
+        out: F32 | None = None,
+    ) -> F32:
+        """Run tokens at the positions after those in the cache.
+
+        Parameters
+        ----------
+        tokens : sequence of int
+            Ids of the vocabulary, at least one.
+        cache : KVCache
+            Gets the tokens' keys and values; made by this decoder's `new_cache`.
+        all_logits : bool
+            Return the logits of every token, not only of the last one.
+        out : (V,) or (T, V) float32, optional
+            Where to write the logits; a new array if not given.
+
+        Returns
+        -------
+        (V,) float32, or (T, V) with `all_logits`
+            Logits; `out` if given.
+
+        Raises
+        ------
+        ArgumentError
+            If there is no token, an id is outside the vocabulary, `out` has the wrong shape, or
+            the cache belongs to another kind of model.
+        ContextOverflow
+            If the tokens do not fit the cache.
+        ClosedError
+            If the checkpoint or the cache was closed.
+
+        Notes
+        -----
+        On any error nothing has changed.
+        """
+        ids = self._checked_ids(tokens)
+        self._check_cache(cache, len(ids))
+        shape = (len(ids), self.config.n_vocab) if all_logits else (self.config.n_vocab,)
+        if out is None:
+            out = np.empty(shape, np.float32)
+        else:
+            _kernels.checks.array("out", out, shape, writable=True)
+        workspace = self._workspace(cache, min(len(ids), MAX_TOKENS))
+        before = cache.size
+        try:
+            for start in range(0, len(ids), MAX_TOKENS):
+                part = ids[start : start + MAX_TOKENS]
+                last = start + len(part) == len(ids)
+                self._step(workspace, cache, part, head=last and not all_logits)
+                if all_logits:
+                    self._all_logits(workspace, out[start : start + len(part)])
+        except BaseException:
+            cache.truncate(before)
+            raise
+        if not all_logits:
+            out[:] = workspace.logits[0]
+        return out
+
+    def plan(self, cache: KVCache, n_tokens: int = 1) -> Plan:
+        """Return the operations of a step of `n_tokens`, to look at or to profile."""
+        if not 1 <= n_tokens <= MAX_TOKENS:
+            raise ArgumentError(f"n_tokens is {n_tokens}, but must be from 1 to {MAX_TOKENS}")
+        return self._plan(self._workspace(cache, n_tokens), cache, n_tokens, head=True)
+
+    # ---- checks ----
+
+    def _checked_ids(
+        self, tokens: Sequence[int] | npt.NDArray[np.integer]
+    ) -> npt.NDArray[np.int32]:
+        ids = np.asarray(tokens)
+        if ids.ndim != 1 or ids.size == 0:
+            raise ArgumentError(f"tokens have shape {ids.shape}, but one or more ids are needed")
+        if ids.dtype.kind not in "iu":
+            raise ArgumentError(f"tokens are {ids.dtype}, but whole numbers are needed")
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self.config.n_vocab:
+            raise ArgumentError(
+                f"token id {low if low < 0 else high} is outside the vocabulary of "
+                f"{self.config.n_vocab}"
+            )
+        return ids.astype(np.int32)
+
+    def _check_cache(self, cache: KVCache, n_tokens: int) -> None:
+        if self._checkpoint.closed:
+            raise ClosedError("the model was closed")
+        c = self.config
+        cache.check_model(c.n_layers, c.n_kv_heads, c.head_dim)
+        if cache.size + n_tokens > cache.n_ctx:
+            raise ContextOverflow(cache.size + n_tokens, cache.n_ctx)
+
+    # ---- one step ----
+
+    def _step(
+        self, workspace: _Workspace, cache: KVCache, ids: npt.NDArray[np.int32], *, head: bool
+    ) -> None:
+        workspace.ids[: len(ids)] = ids
+        cache.reserve(len(ids))
+        self._plan(workspace, cache, len(ids), head=head).run()
+        cache.commit(len(ids))
+
+    def _all_logits(self, workspace: _Workspace, out: F32) -> None:
+        """Logits of every token of the step that has just run, (T, V)."""
+        c, n = self.config, len(out)
+        plan = Plan(self.n_threads)
+        x, normed = workspace.x[:n], workspace.normed[:n]
+        plan.record("rms_norm", "output norm", x, self._output_norm, normed, eps=c.norm_eps)
+        self._record_product(plan, workspace, "head", normed, [self._head], [out])
+        plan.run()
+
+    def _workspace(self, cache: KVCache, n_tokens: int) -> _Workspace:
+        workspace = cache.workspace
+        if (
+            not isinstance(workspace, _Workspace)
+            or workspace.n_tokens < n_tokens
+            or workspace.x.shape[1] != self.config.d_model
+        ):
+            workspace = _Workspace(self.config, n_tokens)
+            cache.workspace = workspace
+        return workspace
+
+    def _plan(self, workspace: _Workspace, cache: KVCache, n_tokens: int, *, head: bool) -> Plan:
+        key = (n_tokens, head)
+        if key not in workspace.plans:
+            others = [k for k in workspace.plans if k[0] > 1]
+            if len(others) >= KEPT_PLANS:
+                del workspace.plans[others[0]]
+            workspace.plans[key] = self._record(workspace, cache, n_tokens, head=head)
+        return workspace.plans[key]
+
+    # ---- the recipe ----
+
+    def _record(self, workspace: _Workspace, cache: KVCache, n: int, *, head: bool) -> Plan:
+        c, w = self.config, workspace
+        plan = Plan(self.n_threads)
+        x = w.x[:n]
+        plan.record(
+            "embed", "token embedding", w.ids[:n], self._embedding, x, scale=c.embedding_scale
+        )
+        ropes = c.ropes(cache.n_ctx)
+        angles = self._record_angles(plan, w, cache, ropes, n)
+        for i, layer in enumerate(self._layers):
+            rope = ropes[i]
+            self._record_attention(
+                plan, w, cache, i, layer, n, None if rope is None else angles[id(rope)]
+            )
+            self._record_feed_forward(plan, w, i, layer, n)
+        if head:
+            last, normed = x[n - 1 :], w.normed[:1]
+            plan.record("rms_norm", "output norm", last, self._output_norm, normed, eps=c.norm_eps)
+            self._record_product(plan, w, "head", normed, [self._head], [w.logits])
+        return plan
+
+    def _record_angles(
+        self,
+        plan: Plan,
+        w: _Workspace,
+        cache: KVCache,
+        ropes: tuple[Rope | None, ...],
+        n: int,
+    ) -> dict[int, tuple[F32, F32]]:
+        """Cosines and sines of every distinct rotary table, (T, W / 2) each."""
+        distinct = {id(rope): rope for rope in ropes if rope is not None}
+        angles = {}
+        for (key, rope), (cos, sin) in zip(distinct.items(), w.angles, strict=False):
+            plan.record(
+                "rope_angles", "rotary angles", cache.position, rope.inv_freq, cos[:n], sin[:n],
+                factor=rope.attention_factor,
+            )  # fmt: skip
+            angles[key] = (cos[:n], sin[:n])
+        return angles
+
+    def _record_attention(
+        self,
+        plan: Plan,
+        w: _Workspace,
+        cache: KVCache,
+        i: int,
+        layer: _Layer,
+        n: int,
+        angles: tuple[F32, F32] | None,
+    ) -> None:
+        c = self.config
+        x, normed = w.x[:n], w.normed[:n]
+        q, k, v, mixed = w.q[:n], w.k[:n], w.v[:n], w.mixed[:n]  # (T, H, W), (T, G, W) twice
+        at = f"layer {i}: "
+        plan.record("rms_norm", at + "attention norm", x, layer.attn_norm, normed, eps=c.norm_eps)
+        flat = [part.reshape(n, -1) for part in (q, k, v)]
+        self._record_product(
+            plan, w, at + "query, key, value", normed, [layer.q, layer.k, layer.v], flat,
+            biases=layer.biases,
+        )  # fmt: skip
+        for part, norm, name in ((q, layer.q_norm, "query"), (k, layer.k_norm, "key")):
+            if norm is not None:
+                rows = part.reshape(-1, norm.size)  # heads one by one, or all together
+                plan.record("rms_norm", f"{at}{name} norm", rows, norm, rows, eps=c.norm_eps)
+        if angles is not None:
+            interleaved = c.rope_pairing == "interleaved"
+            for part, name in ((q, "query"), (k, "key")):
+                plan.record(
+                    "rotate", f"{at}rotate {name}", *angles, part, interleaved=interleaved
+                )
+        pages = (cache.k_pages, cache.v_pages, cache.page_table, cache.position)
+        scales = {"k_scales": cache.k_scales, "v_scales": cache.v_scales}
+        plan.record("store_kv", at + "store key, value", k, v, *pages, layer=i, **scales)
+        plan.record(
+            "attend", at + "attention", q, *pages, mixed,
+            layer=i, scale=c.attention_scale, window=c.window(i) or 0, **scales,
+        )  # fmt: skip
+        self._record_branch(
+            plan, w, at + "attention output", mixed.reshape(n, -1), layer.attn_output,
+            layer.post_attn_norm, n,
+        )  # fmt: skip
+
+    def _record_feed_forward(self, plan: Plan, w: _Workspace, i: int, layer: _Layer, n: int) -> None:
+        c = self.config
+        x, normed, hidden = w.x[:n], w.normed[:n], w.hidden[:n]  # hidden: (T, F)
+        at = f"layer {i}: "
+        plan.record("rms_norm", at + "feed-forward norm", x, layer.ffn_norm, normed, eps=c.norm_eps)
+        plan.record(
+            "matmul_glu", at + "gate, up", normed, layer.gate, layer.up, hidden,
+            activation=c.activation, compute=self.compute, scratch=w.scratch,
+        )  # fmt: skip
+        self._record_branch(
+            plan, w, at + "feed-forward output", hidden, layer.down, layer.post_ffn_norm, n
+        )
+
+    def _record_branch(
+        self,
+        plan: Plan,
+        w: _Workspace,
+        label: str,
+        h: F32,
+        weight: WeightMatrix,
+        post_norm: F32 | None,
+        n: int,
+    ) -> None:
+        """End a branch: its output projection, normalized again or not, added to x."""
+        x = w.x[:n]
+        if post_norm is None:
+            plan.record(
+                "accumulate", label, h, weight, x, compute=self.compute, scratch=w.scratch
+            )
+            return
+        branch = w.branch[:n]
+        self._record_product(plan, w, label, h, [weight], [branch])
+        plan.record(
+            "rms_norm", label + " norm", branch, post_norm, branch, eps=self.config.norm_eps
+        )
+        plan.record("add", label + " add", branch, x)
+
+    def _record_product(
+        self,
+        plan: Plan,
+        w: _Workspace,
+        label: str,
+        x: F32,
+        weights: list[WeightMatrix],
+        outs: list[F32],
+        biases: tuple[F32, ...] | None = None,
+    ) -> None:
+        plan.record(
+            "matmul_many", label, x, weights, outs,
+            biases=biases, compute=self.compute, scratch=w.scratch,
+        )  # fmt: skip
+
+
+def _read_config(checkpoint: Checkpoint) -> ModelConfig:
+    path = str(checkpoint.path)
+    if checkpoint.format == "gguf":
+        return ModelConfig.from_gguf(checkpoint.metadata, checkpoint.tensors, path=path)
+    if checkpoint.config is None:
+        raise UnsupportedModel(
+            f"{path}: there is no config.json beside the weights, which says what model they are"
+        )
+    return ModelConfig.from_hf(checkpoint.config, path=path)
+
+
+def _load_layer(weights: WeightSource, c: ModelConfig, i: int) -> _Layer:
+    """Ask for every tensor that the configuration implies."""
+
+    def matrix(name: str, rows: int, cols: int) -> WeightMatrix:
+        return weights.matrix(f"blk.{i}.{name}.weight", rows, cols)
+
+    def norm(name: str, size: int, *, wanted: bool = True) -> F32 | None:
+        return weights.vector(f"blk.{i}.{name}.weight", size) if wanted else None
+
+    def bias(name: str, size: int) -> F32:
+        return weights.vector(f"blk.{i}.{name}.bias", size)
+
+    whole, normed = c.qk_norm == "whole", c.qk_norm != "none"
+    return _Layer(
+        attn_norm=weights.vector(f"blk.{i}.attn_norm.weight", c.d_model),
+        q=matrix("attn_q", c.q_size, c.d_model),
+        k=matrix("attn_k", c.kv_size, c.d_model),
+        v=matrix("attn_v", c.kv_size, c.d_model),
+        biases=(bias("attn_q", c.q_size), bias("attn_k", c.kv_size), bias("attn_v", c.kv_size))
+        if c.qkv_bias
+        else None,
+        q_norm=norm("attn_q_norm", c.q_size if whole else c.head_dim, wanted=normed),
+        k_norm=norm("attn_k_norm", c.kv_size if whole else c.head_dim, wanted=normed),
+        attn_output=matrix("attn_output", c.d_model, c.q_size),
+        post_attn_norm=norm("post_attention_norm", c.d_model, wanted=c.sandwich_norms),
+        ffn_norm=weights.vector(f"blk.{i}.ffn_norm.weight", c.d_model),
+        gate=matrix("ffn_gate", c.d_ffn, c.d_model),
+        up=matrix("ffn_up", c.d_ffn, c.d_model),
+        down=matrix("ffn_down", c.d_model, c.d_ffn),
+        post_ffn_norm=norm("post_ffw_norm", c.d_model, wanted=c.sandwich_norms),
+    )
