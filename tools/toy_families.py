@@ -177,7 +177,7 @@ FAMILIES = {
         config={
             "model_type": "gemma3_text",
             "num_hidden_layers": 6,
-            "intermediate_size": 24,
+            "intermediate_size": 16,
             "rms_norm_eps": 1e-6,
             "rope_theta": 1000000.0,
             "rope_local_base_freq": 10000.0,
@@ -201,7 +201,6 @@ FAMILIES = {
             "num_experts": 4,
             "num_experts_per_tok": 3,
             "norm_topk_prob": False,
-            "tie_word_embeddings": True,
             "clip_qkv": None,
         },
         gguf={"expert_count": 4, "expert_used_count": 3},
@@ -212,7 +211,7 @@ FAMILIES = {
         config={
             "model_type": "smollm3",
             "num_hidden_layers": 5,
-            "intermediate_size": 24,
+            "intermediate_size": 16,
             "rms_norm_eps": 1e-6,
             "rope_theta": 50000.0,
             "no_rope_layers": [1, 1, 1, 0, 1],

@@ -23,7 +23,7 @@ BYTES = [*(chr(byte) for byte in VISIBLE), *(chr(256 + i) for i in range(len(HID
 MERGES = (
     *("h e", "Ġ t", "i n", "e r", "a n", "Ġ a", "o n", "r e", "Ġt he", "Ġ s", "Ġ w", "Ġ o"),
     *("e n", "a t", "o r", "an d", "i s", "i t", "e s", "Ġ c", "in g", "Ġ f", "Ġ p", "o u"),
-    *("Ġ b", "a l", "Ġ m", "Ġa nd", "l l"),
+    *("Ġ b", "a l", "Ġ m", "Ġ and", "l l"),
 )
 TOKENS = [*CONTROL, *BYTES, *(merge.replace(" ", "") for merge in MERGES)]
 

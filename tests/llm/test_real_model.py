@@ -1,0 +1,155 @@
+"""A real checkpoint against float64: tests/goldens/smollm2.json, made by tools of this project.
+
+Limits, and where they come from:
+
+- `compute="f32"`: the eight best logits of every prompt position within 5e-4 of float64, and the
+  same greedy ids wherever the best led the second by 1e-3 (twice that).
+- `compute="int8x2"`: mean Kullback-Leibler divergence from float64 below 1e-6. A divergence of
+  1e-6 is a standard deviation of 1.4e-3 in a logit, of 2e-3 between two; five of those make the
+  1e-2 of its greedy ids.
+- `compute="int8"`: mean divergence below 8e-3.
+
+In reference mode (no compiled kernels, about a second a token) only the shortest prompt runs, and
+only `SHORT_RUN` steps of its continuation; the ids of those tests say "short-run".
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rml
+from rml.files import open_checkpoint
+from rml.llm.decoder import DecoderLM
+
+GOLDEN = json.loads(
+    (Path(__file__).resolve().parent.parent / "goldens" / "smollm2.json").read_text("utf-8")
+)
+PROMPTS = {prompt["name"]: prompt for prompt in GOLDEN["prompts"]}
+REFERENCE_MODE = rml.info()["backend"] == "python"
+SHORT_RUN = 4
+N_CTX = 320
+
+TOP = 8
+TOP_LOGITS_WITHIN = 5e-4
+SAFE_MARGIN = {"f32": 1e-3, "int8x2": 1e-2}
+MEAN_KL_BELOW = {"int8x2": 1e-6, "int8": 8e-3}
+
+SCORED = [name for name, prompt in PROMPTS.items() if "positions" in prompt]
+CONTINUED = list(PROMPTS)
+if REFERENCE_MODE:
+    SCORED = CONTINUED = ["capital"]
+RUN = "short-run" if REFERENCE_MODE else "all"
+
+
+def ids_of(name: str) -> str:
+    return f"{name}-{RUN}"
+
+
+@pytest.fixture(scope="module")
+def decoder_of(smollm2_path: Path) -> Iterator[Callable[[str], DecoderLM]]:
+    """The model's decoder for a `compute`, built once."""
+    decoders: dict[str, DecoderLM] = {}
+    with ExitStack() as stack:
+
+        def get(compute: str) -> DecoderLM:
+            if compute not in decoders:
+                checkpoint = stack.enter_context(open_checkpoint(smollm2_path))
+                decoders[compute] = DecoderLM(checkpoint, compute=compute)
+            return decoders[compute]
+
+        yield get
+        decoders.clear()
+
+
+def prompt_logits(decoder: DecoderLM, prompt: dict[str, Any]) -> np.ndarray:
+    """Logits of each position that the golden keeps: (n, n_vocab) float32."""
+    cache = decoder.new_cache(N_CTX)
+    return decoder.forward(prompt["ids"], cache, all_logits=True)[prompt["positions"]]
+
+
+def kl_from_golden(prompt: dict[str, Any], logits: np.ndarray) -> list[float]:
+    """KL(float64 || logits) at each kept position, over the 64 top ids and one rest bucket."""
+    divergences = []
+    golden = zip(prompt["top_ids"], prompt["top_logits"], prompt["logsumexp"], strict=True)
+    for row, (ids, top, logsumexp) in zip(logits.astype(np.float64), golden, strict=True):
+        log_p = np.array(top) - logsumexp
+        log_q = row - row.max()
+        log_q -= np.log(np.exp(log_q).sum())
+        rest_p = max(1.0 - np.exp(log_p).sum(), 0.0)
+        rest_q = np.exp(np.delete(log_q, ids)).sum()
+        divergence = (np.exp(log_p) * (log_p - log_q[ids])).sum()
+        if rest_p > 0.0:
+            divergence += rest_p * np.log(rest_p / rest_q)
+        divergences.append(float(divergence))
+    return divergences
+
+
+def test_golden_is_of_this_file(smollm2_path: Path) -> None:
+    with smollm2_path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+
+    assert list(GOLDEN["sha256"].values()) == [found]
+
+
+def test_ids_of_the_prompts(smollm2_path: Path) -> None:
+    """The golden's ids come from another tokenizer library."""
+    tokenizer = rml.load_tokenizer(smollm2_path)
+
+    for prompt in GOLDEN["prompts"]:
+        assert tokenizer.encode(prompt["text"], parse_special=True) == prompt["ids"]
+
+
+@pytest.mark.parametrize("name", SCORED, ids=ids_of)
+def test_top_logits(decoder_of: Callable[[str], DecoderLM], name: str) -> None:
+    prompt = PROMPTS[name]
+    logits = prompt_logits(decoder_of("f32"), prompt)
+
+    top_ids = np.array(prompt["top_ids"])[:, :TOP]
+    want = np.array(prompt["top_logits"])[:, :TOP]
+    got = np.take_along_axis(logits, top_ids, axis=1)
+    np.testing.assert_allclose(got, want, rtol=0, atol=TOP_LOGITS_WITHIN)
+
+
+@pytest.mark.parametrize("compute", SAFE_MARGIN)
+@pytest.mark.parametrize("name", CONTINUED, ids=ids_of)
+def test_greedy_continuation(
+    decoder_of: Callable[[str], DecoderLM], name: str, compute: str
+) -> None:
+    """Each step chooses the golden's id, after the golden's ids before it."""
+    prompt = PROMPTS[name]
+    want, margins = prompt["greedy"]["ids"], prompt["greedy"]["margins"]
+    if REFERENCE_MODE:
+        want, margins = want[:SHORT_RUN], margins[:SHORT_RUN]
+    decoder = decoder_of(compute)
+    cache = decoder.new_cache(N_CTX)
+
+    got = [int(np.argmax(decoder.forward(prompt["ids"], cache)))]
+    got += [int(np.argmax(decoder.forward([token], cache))) for token in want[:-1]]
+
+    safe = [margin > SAFE_MARGIN[compute] for margin in margins]
+    assert any(safe)
+    wrong = [
+        (step, got[step], want[step], margins[step])
+        for step in range(len(want))
+        if safe[step] and got[step] != want[step]
+    ]
+    assert not wrong, "(step, got, want, margin)"
+
+
+@pytest.mark.parametrize("compute", MEAN_KL_BELOW, ids=ids_of)
+def test_mean_kl(decoder_of: Callable[[str], DecoderLM], compute: str) -> None:
+    divergences = [
+        divergence
+        for name in SCORED
+        for divergence in kl_from_golden(
+            PROMPTS[name], prompt_logits(decoder_of(compute), PROMPTS[name])
+        )
+    ]
+
+    assert np.mean(divergences) < MEAN_KL_BELOW[compute]
