@@ -13,14 +13,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from rml._kernels.checks import MAX_HEAD_DIM
 from rml.errors import CheckpointError, UnsupportedModel
 from rml.files import Checkpoint
 from rml.llm.config_gguf import fields_from_gguf
 from rml.llm.config_hf import fields_from_hf
-from rml.llm.config_limits import MAX_EXPERTS, MAX_GROUP, MAX_HEAD_DIM, MAX_LAYERS, MAX_SIZE
+from rml.llm.config_limits import MAX_EXPERTS, MAX_GROUP, MAX_LAYERS, MAX_SIZE
 from rml.llm.rope import Rope, RopeScaling
 
-__all__ = ["ModelConfig"]
+__all__ = ["ModelConfig", "RopeScaling"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

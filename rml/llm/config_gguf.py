@@ -48,6 +48,8 @@ _FAMILIES = {
 # rows of the embedding.
 _HARMLESS = frozenset({
     "vocab_size", "rope.scaling.finetuned", "pooling_type", "tensor_data_layout",
+    # Of experts, in a model that has none; else they are read.
+    "expert_used_count", "expert_feed_forward_length", "expert_weights_norm",
 })  # fmt: skip
 
 # Keys that would change the arithmetic, and the values at which they do not.
@@ -145,7 +147,7 @@ def fields_from_gguf(
         "attention_scale": keys.number("attention.scale", 0.0) or head_dim**-0.5,
         "rope_theta": keys.number("rope.freq_base", 10_000.0),
         "rope_pairing": family.rope_pairing,
-        "rope_scaling": _rope_scaling(keys, tensors),
+        "rope_scaling": _rope_scaling(keys, tensors, head_dim),
         "qkv_bias": "blk.0.attn_q.bias" in tensors,
         "qk_norm": _qk_norm(tensors, head_dim, keys),
         "sandwich_norms": arch == "gemma3",
@@ -173,9 +175,7 @@ def fields_from_gguf(
     return found
 
 
-def _shape(
-    tensors: Mapping[str, Any], name: str, rank: int, keys: Keys
-) -> tuple[int, ...]:  # fmt: skip
+def _shape(tensors: Mapping[str, Any], name: str, rank: int, keys: Keys) -> tuple[int, ...]:
     if name not in tensors:
         raise keys.fail(f"tensor {name!r} is missing")
     shape = tuple(int(size) for size in tensors[name].shape)
@@ -191,6 +191,8 @@ def _head_dim(keys: Keys, d_model: int, n_heads: int) -> int:
     head_dim = keys.integer("attention.key_length", d_model // n_heads)
     if keys.get("attention.key_length") is None and d_model % n_heads:
         raise keys.fail(f"{n_heads} heads do not divide an embedding of {d_model} values")
+    if head_dim < 1:
+        raise keys.fail(f"a head has {head_dim} dimensions")
     for key in ("attention.value_length", "attention.key_length_swa", "attention.value_length_swa"):
         if (length := keys.integer(key, head_dim)) != head_dim:
             raise keys.refuse(
@@ -231,9 +233,7 @@ def _experts(keys: Keys, family: _Family, n_experts: int, d_ffn: int) -> dict[st
     }
 
 
-def _gemma(
-    keys: Keys, n_layers: int, d_model: int, n_heads: int
-) -> dict[str, Any]:  # fmt: skip
+def _gemma(keys: Keys, n_layers: int, d_model: int, n_heads: int) -> dict[str, Any]:
     """Gemma 3: embedding scale, and layers of two kinds."""
     found: dict[str, Any] = {"embedding_scale": math.sqrt(d_model)}
     if not keys.number("attention.scale", 0.0) and n_layers == _GEMMA_27B_LAYERS:
@@ -262,7 +262,7 @@ def _local_layers(keys: Keys, n_layers: int) -> tuple[bool, ...]:
     return tuple((layer + 1) % period != 0 for layer in range(n_layers))
 
 
-def _rope_scaling(keys: Keys, tensors: Mapping[str, Any]) -> RopeScaling | None:
+def _rope_scaling(keys: Keys, tensors: Mapping[str, Any], head_dim: int) -> RopeScaling | None:
     """Scaling of the rotary frequencies, by keys or by a tensor of divisors."""
     factor = keys.number("rope.scaling.factor", 0.0) or keys.number("rope.scale_linear", 0.0)
     # llama.cpp takes a factor without a type as linear, and a missing or zero factor as 1.
@@ -293,7 +293,12 @@ def _rope_scaling(keys: Keys, tensors: Mapping[str, Any]) -> RopeScaling | None:
     if "rope_freqs.weight" in tensors:
         if scaling is not None:
             raise keys.refuse(f"rope_freqs.weight beside rope scaling {kind!r} is not implemented")
-        _shape(tensors, "rope_freqs.weight", 1, keys)
+        (length,) = _shape(tensors, "rope_freqs.weight", 1, keys)
+        if length != head_dim // 2:
+            raise keys.fail(
+                f"tensor 'rope_freqs.weight' has {length} values, expected {head_dim // 2}: "
+                "one for each pair of a head's dimensions"
+            )
         divisors = tensors["rope_freqs.weight"].numpy()
         scaling = RopeScaling(type="divisors", divisors=tuple(float(value) for value in divisors))
     return scaling

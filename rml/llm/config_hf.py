@@ -42,11 +42,11 @@ _SLIDING = "sliding_attention"
 # Without effect on the logits: bookkeeping, training, generation, the tokenizer, images.
 _HARMLESS = frozenset({
     "architectures", "attn_implementation", "auto_map", "cache_implementation", "dtype", "id2label",
-    "initializer_range", "is_llama_config", "label2id", "max_window_layers", "model_type",
-    "name_or_path", "output_router_logits", "pretraining_tp", "router_aux_loss_coef",
-    "router_jitter_noise", "task_specific_params", "tokenizer_class", "torch_dtype",
-    "transformers.js_config", "transformers_version", "unsloth_fixed", "unsloth_version",
-    "use_cache",
+    "initializer_range", "is_decoder", "is_llama_config", "label2id", "max_sequence_length",
+    "max_window_layers", "model_max_length", "model_type", "name_or_path", "output_router_logits",
+    "pretraining_tp", "router_aux_loss_coef", "router_jitter_noise", "task_specific_params",
+    "tokenizer_class", "torch_dtype", "transformers.js_config", "transformers_version",
+    "unsloth_fixed", "unsloth_version", "use_cache",
     # Settings of generation that older versions kept here.
     "chunk_size_feed_forward", "diversity_penalty", "encoder_no_repeat_ngram_size",
     "finetuning_task", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size",

@@ -1,10 +1,9 @@
 """Bounds of a configuration: what the kernels hold, and what no sound model exceeds."""
 
-__all__ = ["MAX_EXPERTS", "MAX_GROUP", "MAX_HEAD_DIM", "MAX_LAYERS", "MAX_SIZE"]
+__all__ = ["MAX_EXPERTS", "MAX_GROUP", "MAX_LAYERS", "MAX_SIZE"]
 
-# The attention kernel keeps the queries that share a key head on its stack.
+# The attention kernel takes the queries that share a key head together.
 MAX_GROUP = 16
-MAX_HEAD_DIM = 512
 
 # The chosen experts of a token are picked in an array of fixed size.
 MAX_EXPERTS = 256

@@ -6,8 +6,8 @@ distance between them (Su et al., "RoFormer", arXiv:2104.09864). Unscaled, ``inv
 theta ** (-2 i / head_dim)``. A `RopeScaling` slows the slow pairs down, so that a model trained on
 a short context reads positions beyond it.
 
-Everything here is float64: at position 100,000 a float32 angle is off by up to 0.004 radians.
-Which two dimensions make a pair is not decided here, see ``ModelConfig.rope_pairing``.
+Frequencies are float64: at position 100,000 a float32 angle is off by up to 0.004 radians. The
+angles themselves, and which two dimensions make a pair, are the kernels' (`rml._kernels.rope_py`).
 """
 
 import math
@@ -145,26 +145,6 @@ class Rope:
             rope = _SCALED[scaling.type](head_dim, theta, scaling, n_ctx)
         rope.inv_freq.flags.writeable = False
         return rope
-
-    def cos_sin(
-        self, positions: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Cosine and sine of every pair at every position, times the attention factor.
-
-        Parameters
-        ----------
-        positions : ndarray of int, shape (n,)
-            Positions, from 0.
-
-        Returns
-        -------
-        cos, sin : ndarray of float32, shape (n, head_dim / 2)
-            Computed in float64 and rounded once.
-        """
-        angles = np.multiply.outer(positions.astype(np.float64), self.inv_freq)
-        cos = np.cos(angles) * self.attention_factor
-        sin = np.sin(angles) * self.attention_factor
-        return cos.astype(np.float32), sin.astype(np.float32)
 
 
 def _plain(head_dim: int, theta: float) -> Floats:
