@@ -75,3 +75,17 @@ def stop_filter(chunks, stop):
     cut = StopFilter(stop)
     text = "".join([cut.feed(chunk) for chunk in chunks] + [cut.flush()])
     return text, "end" if cut.matched is None else "stop"
+
+
+def render(template, messages, tools, add_generation_prompt, variables, now):
+    """Text of a chat; None means that a variable is not defined in the template."""
+    from rml.tokenizers.chat_template import UNSET, ChatTemplate
+
+    variables = {name: value for name, value in variables.items() if name != "messages"}
+    return ChatTemplate(template).render(
+        messages or [],
+        UNSET if tools is None else tools,
+        UNSET if add_generation_prompt is None else add_generation_prompt,
+        now,
+        **variables,
+    )
