@@ -125,9 +125,7 @@ DEFINITIONS: dict[str, Any] = {
     "rms_norm": rms_norm,
 }
 KERNELS: dict[str, Any] = (
-    DEFINITIONS
-    if TWINS is None
-    else {name: getattr(TWINS, name) for name in DEFINITIONS}
+    DEFINITIONS if TWINS is None else {name: getattr(TWINS, name) for name in DEFINITIONS}
 )
 
 # Type checkers, and readers, see the definitions.

@@ -17,8 +17,8 @@ def accumulate(
     x: F32,
     *,
     compute: str = "int8x2",
-    scratch: object = None,  # noqa: ARG001
-    n_threads: int = 1,  # noqa: ARG001
+    scratch: object = None,
+    n_threads: int = 1,
 ) -> None:
     """Multiply and add to what is there.
 

@@ -14,7 +14,7 @@ __all__ = ["add"]
 F32 = npt.NDArray[np.float32]
 
 
-def add(branch: F32, x: F32, *, n_threads: int = 1) -> None:  # noqa: ARG001
+def add(branch: F32, x: F32, *, n_threads: int = 1) -> None:
     """Add a branch to the residual stream: ``x += branch``.
 
     Parameters

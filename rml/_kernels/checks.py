@@ -141,13 +141,17 @@ def embed(ids: Array, weight: Matrix, out: Array) -> None:
     array("ids", ids, (None,), np.int32)
     array("out", out, (ids.shape[0], weight.cols), writable=True)
     if ids.size and not (ids.min() >= 0 and ids.max() < weight.rows):
-        raise ArgumentError(f"ids hold {ids.min()} to {ids.max()}, but rows are 0 to {weight.rows - 1}")
+        raise ArgumentError(
+            f"ids hold {ids.min()} to {ids.max()}, but rows are 0 to {weight.rows - 1}"
+        )
 
 
 def compute_mode(compute: str) -> None:
     """Require a known way of multiplying."""
     if compute not in COMPUTE_MODES:
-        raise ArgumentError(f"compute is {compute!r}, but must be one of {', '.join(COMPUTE_MODES)}")
+        raise ArgumentError(
+            f"compute is {compute!r}, but must be one of {', '.join(COMPUTE_MODES)}"
+        )
 
 
 def matmul_many(
@@ -161,9 +165,13 @@ def matmul_many(
     compute_mode(compute)
     array("x", x, (None, None))
     if not weights or len(outs) != len(weights):
-        raise ArgumentError(f"{len(weights)} weights and {len(outs)} outs; as many of each are needed")
+        raise ArgumentError(
+            f"{len(weights)} weights and {len(outs)} outs; as many of each are needed"
+        )
     if biases is not None and len(biases) != len(weights):
-        raise ArgumentError(f"{len(weights)} weights and {len(biases)} biases, but one each is needed")
+        raise ArgumentError(
+            f"{len(weights)} weights and {len(biases)} biases, but one each is needed"
+        )
     for i, (weight, out) in enumerate(zip(weights, outs, strict=True)):
         _product(f"weights[{i}]", weight, x)
         array(f"outs[{i}]", out, (x.shape[0], weight.rows), writable=True)

@@ -47,7 +47,7 @@ def _nibbles(packed: U8) -> U8:
 
 def _fifth_bits(packed: U8) -> U8:
     """Spread N x 4 bytes into N x 32 values 0 or 16: bit i belongs to code i."""
-    return np.unpackbits(packed, axis=1, bitorder="little") << 4
+    return np.unpackbits(packed, axis=1, bitorder="little") * np.uint8(16)
 
 
 def _q4_0(blocks: U8) -> Units:

@@ -43,8 +43,8 @@ def matmul_glu(
     *,
     activation: str = "silu",
     compute: str = "int8x2",
-    scratch: object = None,  # noqa: ARG001
-    n_threads: int = 1,  # noqa: ARG001
+    scratch: object = None,
+    n_threads: int = 1,
 ) -> None:
     """Multiply one input with two matrices and gate the second by the first.
 

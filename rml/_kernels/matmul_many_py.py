@@ -23,8 +23,8 @@ def matmul_many(
     *,
     biases: Sequence[F32 | None] | None = None,
     compute: str = "int8x2",
-    scratch: object = None,  # noqa: ARG001
-    n_threads: int = 1,  # noqa: ARG001
+    scratch: object = None,
+    n_threads: int = 1,
 ) -> None:
     """Multiply one input with several matrices.
 
@@ -54,7 +54,6 @@ def matmul_many(
     """
     checks.matmul_many(x, weights, outs, biases, compute)
     for i, (weight, out) in enumerate(zip(weights, outs, strict=True)):
-        out[:] = product(x, weight, compute)
         bias = None if biases is None else biases[i]
-        if bias is not None:
-            out += bias
+        y = product(x, weight, compute)
+        out[:] = y if bias is None else y + bias

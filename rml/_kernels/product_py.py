@@ -109,7 +109,9 @@ def _product_f32(x: F32, weight: checks.Matrix) -> F32:
         stop = min(start + ROWS, weight.rows)
         w = np.empty((stop - start) * cols, np.float32)
         dequantize(weight.data[start * row_bytes : stop * row_bytes], weight.type, w)
-        lanes_w = np.pad(w.reshape(-1, cols), ((0, 0), (0, padding))).reshape(stop - start, -1, LANES)
+        lanes_w = np.pad(w.reshape(-1, cols), ((0, 0), (0, padding))).reshape(
+            stop - start, -1, LANES
+        )
         lanes = np.zeros((tokens, stop - start, LANES), np.float32)
         for k in range(lanes_w.shape[1]):
             lanes += lanes_x[:, :, k] * lanes_w[:, k]

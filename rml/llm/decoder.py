@@ -371,9 +371,7 @@ class DecoderLM:
         if angles is not None:
             interleaved = c.rope_pairing == "interleaved"
             for part, name in ((q, "query"), (k, "key")):
-                plan.record(
-                    "rotate", f"{at}rotate {name}", *angles, part, interleaved=interleaved
-                )
+                plan.record("rotate", f"{at}rotate {name}", *angles, part, interleaved=interleaved)
         pages = (cache.k_pages, cache.v_pages, cache.page_table, cache.position)
         scales = {"k_scales": cache.k_scales, "v_scales": cache.v_scales}
         plan.record("store_kv", at + "store key, value", k, v, *pages, layer=i, **scales)
@@ -386,7 +384,9 @@ class DecoderLM:
             layer.post_attn_norm, n,
         )  # fmt: skip
 
-    def _record_feed_forward(self, plan: Plan, w: _Workspace, i: int, layer: _Layer, n: int) -> None:
+    def _record_feed_forward(
+        self, plan: Plan, w: _Workspace, i: int, layer: _Layer, n: int
+    ) -> None:
         c = self.config
         x, normed, hidden = w.x[:n], w.normed[:n], w.hidden[:n]  # hidden: (T, F)
         at = f"layer {i}: "
@@ -412,9 +412,7 @@ class DecoderLM:
         """End a branch: its output projection, normalized again or not, added to x."""
         x = w.x[:n]
         if post_norm is None:
-            plan.record(
-                "accumulate", label, h, weight, x, compute=self.compute, scratch=w.scratch
-            )
+            plan.record("accumulate", label, h, weight, x, compute=self.compute, scratch=w.scratch)
             return
         branch = w.branch[:n]
         self._record_product(plan, w, label, h, [weight], [branch])

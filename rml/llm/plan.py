@@ -53,7 +53,7 @@ class Operation:
         """All weight matrices among the arguments."""
         for value in self.args:
             for item in value if isinstance(value, list | tuple) else (value,):
-                if hasattr(item, "row_bytes") or (hasattr(item, "rows") and hasattr(item, "type")):
+                if hasattr(item, "rows") and hasattr(item, "type"):
                     yield item
 
     @property
@@ -62,7 +62,7 @@ class Operation:
         if self.kernel == "embed":  # a gather: only the rows of the tokens are read
             ids, weight = self.args[:2]
             return len(ids) * FORMATS[weight.type].row_bytes(weight.cols)
-        return sum(w.data.nbytes for w in self.weights())
+        return sum(int(w.data.nbytes) for w in self.weights())
 
     @property
     def products(self) -> int:

@@ -1,0 +1,155 @@
+"""Dequantization: bit for bit what the gguf package reads."""
+
+from dataclasses import dataclass
+
+import gguf
+import numpy as np
+import pytest
+
+from rml._kernels import checks
+from rml._kernels.block_formats import FORMATS, FORMATS_BY_ID
+from rml.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Matrix:
+    type: str
+    rows: int
+    cols: int
+    data: np.ndarray
+
+
+def random_blocks(format_name, n, seed=0):
+    """Random bytes; scales are finite but for a few."""
+    entry = FORMATS[format_name]
+    return np.random.default_rng(seed).integers(0, 256, n * entry.n_bytes, np.uint8)
+
+
+def reference(data, format_name):
+    kind = gguf.GGMLQuantizationType[format_name]
+    if format_name == "F16":
+        return data.view(np.float16).astype(np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return gguf.quants.dequantize(data, kind).astype(np.float32).reshape(-1)
+
+
+def same_bits(a, b):
+    """Equal bits, where any NaN equals any other."""
+    nan = np.isnan(a) & np.isnan(b)
+    return (
+        np.array_equal(a.view(np.uint32)[~nan], b.view(np.uint32)[~nan])
+        and nan.sum() == np.isnan(a).sum()
+    )
+
+
+@pytest.mark.parametrize("format_name", sorted(checks.WEIGHT_FORMATS))
+@pytest.mark.parametrize("n", [1, 3, 97, 2500])
+def test_random_blocks(kernels, format_name, n):
+    data = random_blocks(format_name, n)
+    out = np.empty(n * FORMATS[format_name].length, np.float32)
+
+    with np.errstate(invalid="ignore", over="ignore"):
+        kernels.dequantize(data, format_name, out)
+
+    assert same_bits(out, reference(data, format_name))
+    again = np.empty_like(out)
+    with np.errstate(invalid="ignore", over="ignore"):
+        kernels.dequantize(data, format_name, again, n_threads=3)
+    assert same_bits(out, again)
+
+
+@pytest.mark.parametrize("format_name", ["F16", "BF16"])
+def test_every_sixteen_bit_number(kernels, format_name):
+    data = np.arange(65536, dtype=np.uint16).view(np.uint8)
+    out = np.empty(65536, np.float32)
+
+    kernels.dequantize(data, format_name, out)
+
+    assert same_bits(out, reference(data, format_name))
+
+
+def test_hand_computed_blocks(kernels):
+    half = np.array([0.5], np.float16).tobytes()
+    minus_two = np.array([-2.0], np.float16).tobytes()
+    nibbles = bytes([0xF0, 0x21] + [0x88] * 14)  # low: 0, 1, 8..; high: 15, 2, 8..
+    cases = {
+        "Q4_0": (half + nibbles, [-4.0, -3.5], [3.5, -3.0]),
+        "Q4_1": (half + minus_two + nibbles, [-2.0, -1.5], [5.5, -1.0]),
+        # Fifth bits of codes 1 and 17.
+        "Q5_0": (half + bytes([2, 0, 2, 0]) + nibbles, [-8.0, 0.5], [-0.5, 1.0]),
+        "Q5_1": (half + minus_two + bytes([2, 0, 2, 0]) + nibbles, [-2.0, 6.5], [5.5, 7.0]),
+        "Q8_0": (
+            half + bytes([0x80, 0x7F] + [0] * 14 + [1, 0xFF] + [0] * 14),
+            [-64.0, 63.5],
+            [0.5, -0.5],
+        ),
+    }
+    for format_name, (block, low, high) in cases.items():
+        out = np.empty(32, np.float32)
+        kernels.dequantize(np.frombuffer(block, np.uint8), format_name, out)
+        assert out[:2].tolist() == low, format_name
+        assert out[16:18].tolist() == high, format_name
+
+
+def test_case_bank(kernels, cases_dir):
+    import json
+
+    cases = json.loads((cases_dir / "quant_blocks.json").read_text())["cases"]
+    tried = set()
+    for case in cases:
+        if case["type"] not in checks.WEIGHT_FORMATS:
+            continue
+        data = np.frombuffer(bytes.fromhex(case["hex"]), np.uint8)
+        out = np.empty(len(case["values"]), np.float32)
+        kernels.dequantize(data, case["type"], out)
+        assert np.array_equal(out, np.array(case["values"], np.float32), equal_nan=True), case["id"]
+        tried.add(case["type"])
+    assert tried >= set(checks.QUANTIZED_FORMATS)
+
+
+@pytest.mark.parametrize("format_name", sorted(checks.WEIGHT_FORMATS))
+def test_embed_gathers_rows(kernels, format_name):
+    rows, cols = 9, 96
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal((rows, cols)).astype(np.float32)
+    kind = gguf.GGMLQuantizationType[format_name]
+    data = np.ascontiguousarray(gguf.quants.quantize(values, kind)).view(np.uint8).reshape(-1)
+    table = reference(data, format_name).reshape(rows, cols) if format_name != "F32" else values
+    ids = np.array([8, 0, 8, 3], np.int32)
+    out = np.empty((4, cols), np.float32)
+
+    kernels.embed(ids, Matrix(format_name, rows, cols, data), out, scale=2.5, n_threads=2)
+
+    assert np.array_equal(out, table[ids] * np.float32(2.5))
+
+
+def test_refused(kernels, definitions):
+    data, out = np.zeros(40, np.uint8), np.zeros(64, np.float32)
+    table = Matrix("Q4_1", 2, 32, data)
+    row = np.zeros((1, 32), np.float32)
+    calls = [
+        ("dequantize", (data, "Q9_9", out)),
+        ("dequantize", (data, "I8", out)),
+        ("dequantize", (data[:-1], "Q4_1", out)),
+        ("dequantize", (data, "Q4_1", out[:-1])),
+        ("dequantize", (data, "Q4_1", out.astype(np.float64))),
+        ("dequantize", (data.view(np.int8), "Q4_1", out)),
+        ("embed", (np.array([2], np.int32), table, row)),
+        ("embed", (np.array([-1], np.int32), table, row)),
+        ("embed", (np.array([0], np.int64), table, row)),
+        ("embed", (np.array([0, 1], np.int32), table, row)),
+    ]
+    for name, args in calls:
+        with pytest.raises(ArgumentError) as defined:
+            getattr(definitions, name)(*args)
+        with pytest.raises(ArgumentError) as got:
+            getattr(kernels, name)(*args)
+        assert str(got.value) == str(defined.value)
+
+
+def test_table_is_that_of_the_format():
+    for kind, (length, n_bytes) in gguf.GGML_QUANT_SIZES.items():
+        entry = FORMATS_BY_ID.get(int(kind))
+        if entry is None or entry.name == "Q8_1":  # only ever in memory; the package pads it
+            continue
+        assert (entry.name, entry.length, entry.n_bytes) == (kind.name, length, n_bytes)

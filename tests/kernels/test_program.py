@@ -1,0 +1,64 @@
+"""A program runs its operations as they would run one by one."""
+
+import threading
+
+import numpy as np
+import pytest
+
+
+def step(module, n_threads, abort=None):
+    """A small chain of operations on fixed arrays; the program, and the array it ends in."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((5, 48)).astype(np.float32)
+    normed, branch = np.zeros_like(x), np.zeros_like(x)
+    weight = rng.standard_normal(48).astype(np.float32)
+    ops = []
+    for _ in range(20):
+        ops.append(module.OPS["rms_norm"](x, weight, normed, eps=1e-5))
+        ops.append(module.OPS["rms_norm"](normed, weight, branch, eps=1e-5))
+        ops.append(module.OPS["add"](branch, x))
+    abort = np.zeros(1, np.int32) if abort is None else abort
+    return module.Program(ops, n_threads, abort), ops, x
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_program_equals_its_operations(twins, n_threads):
+    program, _, x = step(twins.module, n_threads)
+    _, ops, expected = step(twins.module, 1)
+    for op in ops:
+        op.run()
+
+    assert program.run()
+
+    assert np.array_equal(x, expected)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_abort_ends_a_run_and_the_program_runs_again(twins, n_threads):
+    abort = np.ones(1, np.int32)
+    program, ops, x = step(twins.module, n_threads, abort)
+    before = x.copy()
+
+    assert not program.run()
+    assert np.array_equal(x, before)  # only the first operation ran, which does not touch x
+
+    abort[0] = 0
+    assert program.run()
+    assert not np.array_equal(x, before)
+    assert len(ops) == 60
+
+
+def test_abort_from_another_thread(twins):
+    abort = np.zeros(1, np.int32)
+    program, _, _ = step(twins.module, 2, abort)
+    timer = threading.Timer(0.05, lambda: abort.__setitem__(0, 1))
+    timer.start()
+    for _ in range(10_000_000):
+        if not program.run():
+            break
+    timer.join()
+    assert abort[0] == 1
+
+
+def test_no_operations(twins):
+    assert twins.module.Program([], 2, np.zeros(1, np.int32)).run()
