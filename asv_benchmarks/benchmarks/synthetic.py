@@ -1,0 +1,191 @@
+"""Seeded data in the formats rml reads: weight matrices, GGUF files, vocabularies, text.
+
+Written from the GGUF description, without rml and without other packages, so that a benchmark
+never times its own reader's writer.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["FORMATS", "Matrix", "random_matrix", "words", "write_gguf", "write_model"]
+
+ALIGNMENT = 32
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tensor type: GGUF id, values and bytes of a block, and where its f16 scales lie."""
+
+    id: int
+    length: int
+    n_bytes: int
+    scales: tuple[int, ...]
+    scale: float
+
+
+# Scales are such that a weight is of the order of 0.02.
+FORMATS = {
+    "F32": Layout(0, 1, 4, (), 0.0),
+    "F16": Layout(1, 1, 2, (), 0.0),
+    "BF16": Layout(30, 1, 2, (), 0.0),
+    "Q8_0": Layout(8, 32, 34, (0,), 3e-4),
+    "Q4_0": Layout(2, 32, 18, (0,), 4e-3),
+    "Q4_1": Layout(3, 32, 20, (0, 2), 4e-3),
+    "Q5_0": Layout(6, 32, 22, (0,), 2e-3),
+    "Q5_1": Layout(7, 32, 24, (0, 2), 2e-3),
+    "Q2_K": Layout(10, 256, 84, (80, 82), 1e-3),
+    "Q3_K": Layout(11, 256, 110, (108,), 3e-4),
+    "Q4_K": Layout(12, 256, 144, (0, 2), 1e-4),
+    "Q5_K": Layout(13, 256, 176, (0, 2), 6e-5),
+    "Q6_K": Layout(14, 256, 210, (208,), 3e-5),
+    "IQ4_NL": Layout(20, 32, 18, (0,), 3e-4),
+    "IQ4_XS": Layout(23, 256, 136, (0,), 3e-5),
+}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight matrix, as rml's kernels take it."""
+
+    type: str
+    rows: int
+    cols: int
+    data: np.ndarray
+
+
+def random_matrix(rng: np.random.Generator, format_name: str, rows: int, cols: int) -> Matrix:
+    """Make a matrix of random weights; quantized blocks are random codes with one small scale."""
+    layout = FORMATS[format_name]
+    if not layout.scales:
+        values = (rng.standard_normal((rows, cols), np.float32) * np.float32(0.02)).ravel()
+        if format_name == "F16":
+            values = values.astype(np.float16)
+        elif format_name == "BF16":
+            values = (values.view(np.uint32) >> 16).astype(np.uint16)
+        return Matrix(format_name, rows, cols, values.view(np.uint8))
+    shape = (rows * cols // layout.length, layout.n_bytes)
+    blocks = rng.integers(0, 256, shape, dtype=np.uint8)
+    for offset in layout.scales:
+        blocks[:, offset : offset + 2] = np.array([layout.scale], np.float16).view(np.uint8)
+    return Matrix(format_name, rows, cols, blocks.ravel())
+
+
+def words(rng: np.random.Generator, n: int) -> list[str]:
+    """Make n different words of two to nine letters."""
+    letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
+    common = 1.0 / np.arange(1, len(letters) + 1)
+    found: dict[str, None] = {}
+    while len(found) < n:
+        size = int(rng.integers(2, 10))
+        found["".join(rng.choice(letters, size, p=common / common.sum()))] = None
+    return list(found)
+
+
+def write_gguf(path: Path, metadata: dict[str, Any], tensors: Iterable[tuple[str, Matrix]]) -> None:
+    """Write a GGUF file, version 3.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    metadata : dict
+        int becomes uint32, float float32; a list is an array of its first element's type (int32,
+        float32 or string).
+    tensors : iterable of (name, Matrix)
+        A matrix of one row is written as a vector.
+    """
+    tensors = list(tensors)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
+    head += b"".join(_string(key) + _value(value) for key, value in metadata.items())
+    offset = 0
+    for name, matrix in tensors:
+        shape = (matrix.cols,) if matrix.rows == 1 else (matrix.cols, matrix.rows)
+        head += _string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        head += struct.pack("<IQ", FORMATS[matrix.type].id, offset)
+        offset += _padded(matrix.data.nbytes)
+    with path.open("wb") as file:
+        file.write(head.ljust(_padded(len(head)), b"\0"))
+        for _, matrix in tensors:
+            file.write(matrix.data.tobytes().ljust(_padded(matrix.data.nbytes), b"\0"))
+
+
+def _padded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _string(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, bool):
+        return struct.pack("<I?", 7, value)
+    if isinstance(value, int):
+        return struct.pack("<II", 4, value)
+    if isinstance(value, float):
+        return struct.pack("<If", 6, value)
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + _string(value)
+    head = struct.pack("<I", 9)
+    if isinstance(value[0], str):
+        return head + struct.pack("<IQ", 8, len(value)) + b"".join(map(_string, value))
+    kind, dtype = (5, "<i4") if isinstance(value[0], int) else (6, "<f4")
+    return head + struct.pack("<IQ", kind, len(value)) + np.array(value, dtype).tobytes()
+
+
+def write_model(
+    path: Path,
+    format_name: str,
+    *,
+    n_layers: int,
+    d_model: int,
+    d_ffn: int,
+    n_heads: int,
+    n_kv_heads: int,
+    n_vocab: int,
+) -> None:
+    """Write a Llama of random weights, every matrix in one format."""
+    rng = np.random.default_rng(1)
+    kv_rows = n_kv_heads * (d_model // n_heads)
+    metadata = {
+        "general.architecture": "llama",
+        "llama.block_count": n_layers,
+        "llama.context_length": 4096,
+        "llama.embedding_length": d_model,
+        "llama.feed_forward_length": d_ffn,
+        "llama.attention.head_count": n_heads,
+        "llama.attention.head_count_kv": n_kv_heads,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.freq_base": 10000.0,
+        "llama.rope.dimension_count": d_model // n_heads,
+        "llama.vocab_size": n_vocab,
+    }
+    ones = Matrix("F32", 1, d_model, np.ones(d_model, np.float32).view(np.uint8))
+
+    def matrix(rows: int, cols: int) -> Matrix:
+        return random_matrix(rng, format_name, rows, cols)
+
+    tensors = [
+        ("token_embd.weight", matrix(n_vocab, d_model)),
+        ("output.weight", matrix(n_vocab, d_model)),
+        ("output_norm.weight", ones),
+    ]
+    for i in range(n_layers):
+        tensors += [
+            (f"blk.{i}.attn_norm.weight", ones),
+            (f"blk.{i}.attn_q.weight", matrix(d_model, d_model)),
+            (f"blk.{i}.attn_k.weight", matrix(kv_rows, d_model)),
+            (f"blk.{i}.attn_v.weight", matrix(kv_rows, d_model)),
+            (f"blk.{i}.attn_output.weight", matrix(d_model, d_model)),
+            (f"blk.{i}.ffn_norm.weight", ones),
+            (f"blk.{i}.ffn_gate.weight", matrix(d_ffn, d_model)),
+            (f"blk.{i}.ffn_up.weight", matrix(d_ffn, d_model)),
+            (f"blk.{i}.ffn_down.weight", matrix(d_model, d_ffn)),
+        ]
+    write_gguf(path, metadata, tensors)
