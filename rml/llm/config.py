@@ -211,9 +211,7 @@ class ModelConfig:
         if self.rope_layers and len(self.rope_layers) != self.n_layers:
             yield f"{len(self.rope_layers)} rope entries for {self.n_layers} layers"
         if self.rope_scaling is not None:
-            yield from self.rope_scaling.problems(self.head_dim)
-            if self.rope_scaling.type == "yarn" and self.rope_theta <= 1:
-                yield f"rope_theta is {self.rope_theta}, but yarn needs one above 1"
+            yield from self.rope_scaling.problems(self.head_dim, self.rope_theta)
         if self.n_experts:
             if not 1 <= self.n_experts_used <= self.n_experts:
                 yield f"{self.n_experts_used} of {self.n_experts} experts are used"

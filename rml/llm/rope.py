@@ -64,8 +64,8 @@ class RopeScaling:
     mscale_all_dim: float | None = None
     divisors: tuple[float, ...] = ()
 
-    def problems(self, head_dim: int) -> list[str]:
-        """Say what is wrong with the numbers, for a head of `head_dim` dimensions."""
+    def problems(self, head_dim: int, theta: float) -> list[str]:
+        """Say what is wrong with the numbers, for heads of `head_dim` dimensions and a base."""
         found = []
         for name in ("factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow"):
             value = getattr(self, name)
@@ -99,6 +99,16 @@ class RopeScaling:
                 )
             if not all(math.isfinite(value) and value > 0 for value in self.divisors):
                 found.append("rope frequency divisors must be positive")
+        if self.type == "yarn" and not found:
+            if theta <= 1:
+                found.append(f"rope_theta is {theta}, but yarn needs one above 1")
+            elif (ramp := _yarn_ramp(head_dim, theta, self))[0] > ramp[1]:
+                # Here the engines that models are made with disagree about what is meant.
+                found.append(
+                    f"yarn's ramp would run from pair {ramp[0]} down to {ramp[1]}: beta_fast "
+                    f"{self.beta_fast}, beta_slow {self.beta_slow} and the original context "
+                    f"{self.original_context} do not fit together"
+                )
         return found
 
 
@@ -193,11 +203,7 @@ def _yarn(head_dim: int, theta: float, scaling: RopeScaling, n_ctx: int | None) 
     """
     del n_ctx
     inv_freq = _plain(head_dim, theta)
-    low = _pair_with_turns(scaling.beta_fast, head_dim, theta, scaling.original_context)
-    high = _pair_with_turns(scaling.beta_slow, head_dim, theta, scaling.original_context)
-    if scaling.truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
+    low, high = _yarn_ramp(head_dim, theta, scaling)
     if low == high:
         high += 0.001  # a step instead of a ramp; the peers' way around a division by zero
     slowed = np.clip((np.arange(head_dim // 2) - low) / (high - low), 0.0, 1.0)
@@ -205,9 +211,18 @@ def _yarn(head_dim: int, theta: float, scaling: RopeScaling, n_ctx: int | None) 
     return Rope(blended, _yarn_attention_factor(scaling))
 
 
-def _pair_with_turns(turns: float, head_dim: int, theta: float, context: int) -> float:
-    """Find the pair, in fractions, that makes `turns` full turns in `context` positions."""
-    return head_dim * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(theta))
+def _yarn_ramp(head_dim: int, theta: float, scaling: RopeScaling) -> tuple[float, float]:
+    """Find the ends of the ramp: the last pair that is kept, the first that is slowed entirely."""
+
+    def pair_with_turns(turns: float) -> float:
+        # Not whole: which i solves original_context * theta ** (-2 i / head_dim) = 2 pi turns.
+        ratio = scaling.original_context / (turns * 2 * math.pi)
+        return head_dim * math.log(ratio) / (2 * math.log(theta))
+
+    low, high = pair_with_turns(scaling.beta_fast), pair_with_turns(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    return max(low, 0), min(high, head_dim - 1)
 
 
 def _yarn_attention_factor(scaling: RopeScaling) -> float:
