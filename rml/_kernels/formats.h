@@ -54,15 +54,29 @@ RML_INLINE uint32_t load_u32(const uint8_t *p) {
     return v;
 }
 
+typedef uint8_t u8x16 __attribute__((vector_size(16)));
+
 RML_INLINE void nibbles(const uint8_t *p, uint8_t *code) {
-    for (int i = 0; i < 16; ++i) {
-        code[i] = p[i] & 15;
-        code[i + 16] = p[i] >> 4;
-    }
+    u8x16 v, low, high;
+    memcpy(&v, p, sizeof v);
+    low = v & 15;
+    high = v >> 4;
+    memcpy(code, &low, sizeof low);
+    memcpy(code + 16, &high, sizeof high);
 }
 
+/* Bit i of `bits` becomes bit 4 of code i. */
 RML_INLINE void fifth_bits(uint32_t bits, uint8_t *code) {
-    for (int i = 0; i < 32; ++i) code[i] |= (uint8_t)(((bits >> i) & 1) << 4);
+    const u8x16 bit = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+    const u8x16 sixteen = (u8x16){0} + 16;
+    for (int half = 0; half < 2; ++half) {
+        const uint8_t b0 = (uint8_t)(bits >> (16 * half)), b1 = (uint8_t)(bits >> (16 * half + 8));
+        const u8x16 spread = {b0, b0, b0, b0, b0, b0, b0, b0, b1, b1, b1, b1, b1, b1, b1, b1};
+        u8x16 v;
+        memcpy(&v, code + 16 * half, sizeof v);
+        v |= (u8x16)((spread & bit) == bit) & sixteen;
+        memcpy(code + 16 * half, &v, sizeof v);
+    }
 }
 
 RML_INLINE void unpack_Q4_0(const uint8_t *row, ptrdiff_t unit, uint8_t *code, float *d, float *m) {
@@ -104,9 +118,11 @@ RML_INLINE void unpack_Q8_0(const uint8_t *row, ptrdiff_t unit, uint8_t *code, f
 
 /* Values of one unit, rounded as the definition rounds: multiply, then add. */
 RML_INLINE void unit_values(const uint8_t *code, float d, float m, int bias, int has_min, float *out) {
-    for (int i = 0; i < 32; ++i) {
-        float v = (float)((int)code[i] - bias) * d;
-        out[i] = has_min ? v + m : v;
+    for (int i = 0; i < RML_UNIT; i += 16) {
+        u8x16 c;
+        memcpy(&c, code + i, sizeof c);
+        const f32x16 v = __builtin_convertvector(__builtin_convertvector(c, i32x16) - bias, f32x16) * d;
+        store16(out + i, has_min ? v + m : v);
     }
 }
 
