@@ -115,10 +115,13 @@ def test_a_failed_open_leaves_nothing_open(model):
     model.write_bytes(model.read_bytes()[:-1])
     before = len(list(fds.iterdir()))
 
+    errors = []  # whose tracebacks keep every local variable alive
     for _ in range(5):
-        with pytest.raises(CheckpointError, match="1 bytes are missing"):
+        with pytest.raises(CheckpointError, match="1 bytes are missing") as caught:
             open_checkpoint(model)
+        errors.append(caught.value)
 
+    assert all(error.__traceback__ for error in errors)
     assert len(list(fds.iterdir())) == before
 
 

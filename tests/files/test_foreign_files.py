@@ -37,7 +37,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\
         (b"\xef\xbb\xbf<?xml version='1.0'?>", CheckpointError, ["<?xml", "web page"]),
         (b"Entry not found", CheckpointError, ["not a model", "Entry not found"]),
         (b'{"error": "gated"}', CheckpointError, ["not a model", "gated"]),
-        ("é".encode() * 300, CheckpointError, ["not a model", "ééé"]),  # 512 bytes cut a letter
+        (("x" + "é" * 300).encode(), CheckpointError, ["not a model", "xéé"]),  # cut in a letter
         (b"lmgg" + bytes(60), UnsupportedModel, ["GGML", "convert"]),
         (b"tjgg" + struct.pack("<I", 3) + bytes(60), UnsupportedModel, ["GGJT", "convert"]),
         (b"fmgg" + bytes(60), UnsupportedModel, ["GGMF", "convert"]),

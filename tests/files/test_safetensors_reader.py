@@ -342,6 +342,13 @@ def test_wrong_entries_of_an_index(sharded, shard, word):
     refused(sharded(change), CheckpointError, "model.safetensors.index.json", word)
 
 
+def test_a_tensor_in_another_file_than_the_index_says(sharded):
+    def change(index):
+        index["weight_map"]["b"] = "model-00002-of-00002.safetensors"
+
+    refused(sharded(change), CheckpointError, "'b'", "00002-of-00002", "does not hold it")
+
+
 def test_a_tensor_that_no_file_holds(sharded):
     def change(index):
         index["weight_map"]["d"] = "model-00002-of-00002.safetensors"
