@@ -6,7 +6,8 @@ when it is made: whatever is missing, unknown or has the wrong shape is reported
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain
@@ -36,7 +37,8 @@ _LISTED = 20  # problems of a kind in one message
 _EXPLAINED = 5  # missing tensors for which near names are looked up
 _CANDIDATES = 1000  # names that a missing one is compared with
 
-Place = tuple[str, tuple[int, ...]]  # a stored name and its shape
+Shape = tuple[int, ...]
+Place = tuple[str, Shape]  # a stored name and its shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +97,7 @@ class WeightSource:
         return sum(self._tensors[name].n_bytes for name, _ in self._places())
 
     def matrix(self, name: str, rows: int, cols: int) -> WeightMatrix:
-        """View a matrix of `rows` outputs and `cols` inputs."""
+        """View a matrix of `rows` outputs and `cols` inputs, e.g. ``"blk.0.attn_q.weight"``."""
         ((stored, _),) = self._look_up(name, (rows, cols))
         tensor = self._tensors[stored]
         return WeightMatrix(tensor.type, rows, cols, tensor.data)
@@ -123,7 +125,7 @@ class WeightSource:
     def _places(self) -> Iterator[Place]:
         return chain.from_iterable(self._stored.values())
 
-    def _look_up(self, name: str, shape: tuple[int, ...]) -> tuple[Place, ...]:
+    def _look_up(self, name: str, shape: Shape) -> tuple[Place, ...]:
         if self._shapes.get(name) != shape:
             raise ArgumentError(
                 f"tensor {name!r} of this {self._architecture} model has shape "
@@ -167,13 +169,14 @@ class WeightSource:
                 f"knows {', '.join(sorted(WEIGHT_FORMATS))}:{_listed(unsupported)}"
             )
 
-    def _missing(self, name: str, places: Collection[str], *, with_nearest: bool) -> str:
-        text = f"{name!r} is missing"
+    def _missing(self, name: str, places: Mapping[str, Shape], *, with_nearest: bool) -> str:
+        text = f"{name!r} is missing, expected with shape {places[name]}"
         if not with_nearest:
             return text
-        # Names that are not needed elsewhere are the likelier misspellings.
+        # Names that are not needed elsewhere, then those of the same layer, are the likelier ones.
         spare = [other for other in self._tensors if other not in places]
-        near = get_close_matches(name, (spare or list(self._tensors))[:_CANDIDATES], n=3)
+        likely = sorted(spare or self._tensors, key=lambda other: _layer(other) != _layer(name))
+        near = get_close_matches(name, likely[:_CANDIDATES], n=3)
         return f"{text}; the nearest names are {', '.join(map(repr, near))}" if near else text
 
     def _file_of(self, tensor: Tensor) -> str:
@@ -181,7 +184,13 @@ class WeightSource:
         return "" if tensor.path == self._path else f" in {tensor.path.name}"
 
 
-def _problem(tensor: Tensor, shape: tuple[int, ...]) -> str:
+def _layer(name: str) -> str | None:
+    """Find the number of the layer in a tensor's name."""
+    match = re.search(r"\.(\d+)\.", name)
+    return match and match[1]
+
+
+def _problem(tensor: Tensor, shape: Shape) -> str:
     """Say why a tensor cannot be a weight of this shape; empty if it can."""
     if tensor.shape != shape:
         return f"has shape {tensor.shape}, expected {shape}"
