@@ -34,11 +34,14 @@ from typing import TYPE_CHECKING, Any
 
 from rml._kernels.accumulate_py import accumulate
 from rml._kernels.add_py import add
+from rml._kernels.attention_py import attend
 from rml._kernels.checks import WEIGHT_FORMATS
 from rml._kernels.dequant_py import dequantize, embed
+from rml._kernels.kv_store_py import store_kv
 from rml._kernels.matmul_glu_py import matmul_glu
 from rml._kernels.matmul_many_py import matmul_many
 from rml._kernels.norm_py import rms_norm
+from rml._kernels.rope_py import rope_angles, rotate
 
 __all__ = [
     "BACKEND",
@@ -51,11 +54,15 @@ __all__ = [
     "Scratch",
     "accumulate",
     "add",
+    "attend",
     "dequantize",
     "embed",
     "matmul_glu",
     "matmul_many",
     "rms_norm",
+    "rope_angles",
+    "rotate",
+    "store_kv",
 ]
 
 LEVELS = ("base", "avx2", "avx512vnni")  # the best one last
@@ -118,11 +125,15 @@ OPENMP: bool = TWINS is not None and TWINS.OPENMP
 DEFINITIONS: dict[str, Any] = {
     "accumulate": accumulate,
     "add": add,
+    "attend": attend,
     "dequantize": dequantize,
     "embed": embed,
     "matmul_glu": matmul_glu,
     "matmul_many": matmul_many,
     "rms_norm": rms_norm,
+    "rope_angles": rope_angles,
+    "rotate": rotate,
+    "store_kv": store_kv,
 }
 KERNELS: dict[str, Any] = (
     DEFINITIONS if TWINS is None else {name: getattr(TWINS, name) for name in DEFINITIONS}

@@ -7,42 +7,47 @@
 #ifndef RML_HALF_H
 #define RML_HALF_H
 
-#include "vec.h"
+#include "lanes.h"
 
 typedef uint16_t u16x16 __attribute__((vector_size(32)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
 
-RML_INLINE u16x16 rml_load_u16(const void *p) {
-    u16x16 v;
-    memcpy(&v, p, sizeof v);
-    return v;
+/* A register's worth of F16 values at any address. */
+RML_INLINE lanes load_half_lanes(const void *p) {
+#if defined(__AVX512F__)
+    return (lanes)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+#elif defined(__F16C__)
+    return (lanes)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+#else
+    typedef uint16_t short_lanes __attribute__((vector_size(2 * RML_LANES)));
+    typedef uint32_t uint_lanes __attribute__((vector_size(4 * RML_LANES)));
+    short_lanes codes;
+    memcpy(&codes, p, sizeof codes);
+    const uint_lanes h = __builtin_convertvector(codes, uint_lanes);
+    const uint_lanes sign = (h & 0x8000) << 16, size = (h & 0x7fff) << 13;
+    /* The exponent's bias grows from 15 to 127; infinity and NaN need the largest exponent. */
+    const uint_lanes top = (uint_lanes)(size >= 0x7c00u << 13);
+    const uint_lanes normal = size + (112u << 23) + (top & (112u << 23));
+    /* A subnormal is its code times 2^-24: written behind 2^-14, from which 2^-14 is taken. */
+    const lanes subnormal = (lanes)(size + (113u << 23)) - 0x1p-14f;
+    const int_lanes is_subnormal = (int_lanes)(size < 1u << 23);
+    return (lanes)((uint_lanes)select_lanes(is_subnormal, subnormal, (lanes)normal) | sign);
+#endif
 }
 
 /* Sixteen F16 values at any address. */
 RML_INLINE f32x16 rml_load_half16(const void *p) {
-#if defined(__AVX512F__)
-    return (f32x16)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
-#elif defined(__F16C__)
-    union { __m256 h[2]; f32x16 v; } u;
-    u.h[0] = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
-    u.h[1] = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p + 1));
+    union { lanes part[16 / RML_LANES]; f32x16 v; } u;
+    for (int i = 0; i < 16 / RML_LANES; ++i)
+        u.part[i] = load_half_lanes((const uint16_t *)p + i * RML_LANES);
     return u.v;
-#else
-    const u32x16 h = __builtin_convertvector(rml_load_u16(p), u32x16);
-    const u32x16 sign = (h & 0x8000) << 16, size = (h & 0x7fff) << 13;
-    /* The exponent's bias grows from 15 to 127; infinity and NaN need the largest exponent. */
-    const u32x16 top = (u32x16)(size >= 0x7c00u << 13);
-    const u32x16 normal = size + (112u << 23) + (top & (112u << 23));
-    /* A subnormal is its code times 2^-24: written behind 2^-14, from which 2^-14 is taken. */
-    const f32x16 subnormal = (f32x16)(size + (113u << 23)) - 0x1p-14f;
-    const i32x16 is_subnormal = (i32x16)(size < 1u << 23);
-    return (f32x16)((u32x16)select16(is_subnormal, subnormal, (f32x16)normal) | sign);
-#endif
 }
 
 /* Sixteen BF16 values at any address: the upper halves of float32. */
 RML_INLINE f32x16 rml_load_bf16_16(const void *p) {
-    return (f32x16)(__builtin_convertvector(rml_load_u16(p), u32x16) << 16);
+    u16x16 h;
+    memcpy(&h, p, sizeof h);
+    return (f32x16)(__builtin_convertvector(h, u32x16) << 16);
 }
 
 RML_INLINE float rml_half_to_float(uint16_t h) {

@@ -120,8 +120,12 @@ cdef class Program:
 OPS = {
     "accumulate": Accumulate,
     "add": Add,
+    "attend": Attend,
     "embed": Embed,
     "matmul_glu": MatmulGlu,
     "matmul_many": MatmulMany,
     "rms_norm": RmsNorm,
+    "rope_angles": RopeAngles,
+    "rotate": Rotate,
+    "store_kv": StoreKV,
 }

@@ -7,5 +7,8 @@ include "product_cy.pyx"
 include "matmul_many_cy.pyx"
 include "matmul_glu_cy.pyx"
 include "accumulate_cy.pyx"
+include "rope_cy.pyx"
+include "attention_cy.pyx"
+include "kv_store_cy.pyx"
 # Last: it names them all.
 include "program_cy.pyx"
