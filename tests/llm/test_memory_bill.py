@@ -1,0 +1,94 @@
+"""What a session costs: the cache to the byte, the bill, and the longest context that fits."""
+
+import dataclasses
+
+import pytest
+
+from rml.errors import ArgumentError
+from rml.llm.config import ModelConfig
+from rml.llm.kv_cache import KVCache
+from rml.llm.memory import MemoryBill, kv_bytes_per_token, largest_context, scratch_bytes
+
+TOY = ModelConfig(
+    architecture="llama",
+    n_layers=4,
+    n_vocab=100,
+    d_model=64,
+    n_heads=8,
+    n_kv_heads=2,
+    head_dim=8,
+    d_ffn=96,
+    n_ctx_train=2048,
+    norm_eps=1e-5,
+    attention_scale=8**-0.5,
+    rope_theta=50000.0,
+    rope_pairing="half",
+)
+LLAMA_8B = dataclasses.replace(TOY, n_layers=32, n_heads=32, n_kv_heads=8, head_dim=128)
+
+
+@pytest.mark.parametrize(
+    ("kv_type", "expected"),
+    # 32 layers, keys and values, 1024 channels; int8 with 32 scales of 4 bytes for them.
+    [("f32", 32 * 2 * 4096), ("f16", 32 * 2 * 2048), ("int8", 32 * 2 * (1024 + 128))],
+)
+def test_one_token_of_llama_8b(kv_type, expected):
+    assert kv_bytes_per_token(LLAMA_8B, kv_type) == expected
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "int8"])
+@pytest.mark.parametrize("head_dim", [2, 6, 8, 12, 64, 80, 96, 256])
+def test_the_bill_of_a_cache_is_what_the_cache_takes(kv_type, head_dim):
+    config = dataclasses.replace(TOY, head_dim=head_dim)
+    cache = KVCache(4, 2, head_dim, 40, kv_type)
+    cache.reserve(40)
+    bill = MemoryBill.of(config, weights=0, n_ctx=40, kv_type=kv_type, n_batch=8)
+
+    assert kv_bytes_per_token(config, kv_type) == cache.bytes_per_token
+    assert bill.kv_cache == cache.nbytes
+
+
+def test_unknown_cache_type():
+    with pytest.raises(ArgumentError, match="kv_type is 'q4', but must be one of f32, f16, int8"):
+        kv_bytes_per_token(TOY, "q4")
+
+
+def test_scratch_counts_every_buffer():
+    # Two streams of 64, queries and output of 64, keys and values of 16, gate 96, angles 2 x 4;
+    # 96 codes in two columns with three scales each; the logits.
+    a_token = 4 * (2 * 64 + 2 * 64 + 2 * 16 + 96 + 2 * 4) + 2 * (96 + 3 * 4)
+    assert scratch_bytes(TOY, 5) == 5 * a_token + 400
+
+    branch = dataclasses.replace(TOY, sandwich_norms=True)
+    assert scratch_bytes(branch, 5) - scratch_bytes(TOY, 5) == 5 * 4 * 64
+    local = dataclasses.replace(TOY, rope_local_theta=1e4)
+    assert scratch_bytes(local, 5) - scratch_bytes(TOY, 5) == 5 * 4 * 8
+    experts = dataclasses.replace(TOY, n_experts=7, n_experts_used=2, d_expert_ffn=96, d_ffn=0)
+    assert scratch_bytes(experts, 5) - scratch_bytes(TOY, 5) == 5 * 4 * 7
+
+
+def test_bill():
+    bill = MemoryBill.of(TOY, weights=1000, n_ctx=17, kv_type="f32", n_batch=512)
+
+    assert bill.weights == 1000
+    assert bill.kv_cache == 32 * 4 * 2 * 16 * 4  # two pages of sixteen positions
+    assert bill.scratch == scratch_bytes(TOY, 17)
+    assert bill.total == bill.weights + bill.kv_cache + bill.scratch
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "int8"])
+@pytest.mark.parametrize("memory", [10_000, 50_000, 300_000, 1_000_000])
+def test_largest_context_is_the_last_that_fits(kv_type, memory):
+    def total(n_ctx):
+        return MemoryBill.of(TOY, weights=7000, n_ctx=n_ctx, kv_type=kv_type, n_batch=32).total
+
+    found = largest_context(TOY, memory=memory, weights=7000, kv_type=kv_type, n_batch=32)
+
+    assert found == max((n for n in range(1, 2049) if total(n) <= memory), default=0)
+
+
+def test_largest_context_stays_within_that_of_training():
+    limits = {"weights": 7000, "kv_type": "f16", "n_batch": 32}
+
+    assert largest_context(TOY, memory=10**12, **limits) == 2048
+    assert largest_context(TOY, memory=6999, **limits) == 0
