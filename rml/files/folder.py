@@ -37,7 +37,10 @@ def find_model(folder: Path) -> Path:
         if name in names:
             return folder / name
     tensors = [n for n in names if n.endswith(".safetensors")]
-    if "adapter_config.json" in names and set(tensors) <= {"adapter_model.safetensors"}:
+    ggufs = [n for n in names if n.endswith(".gguf") and first_part_name(n) is None]
+    ggufs = [n for n in ggufs if not n.startswith("mmproj")] or ggufs
+    only_adapter = set(tensors) <= {"adapter_model.safetensors"} and not ggufs
+    if only_adapter and "adapter_config.json" in names:
         base = load_json(folder / "adapter_config.json").get("base_model_name_or_path")
         raise UnsupportedModel(
             f"{folder}: this is an adapter of {base or 'another model'}, not a model; merge it "
@@ -45,8 +48,6 @@ def find_model(folder: Path) -> Path:
         )
     if len(tensors) > 1 and any(SHARD_NAME.fullmatch(name) for name in tensors):
         raise CheckpointError(f"{folder}: {_INDEX} is missing; download it beside its parts")
-    ggufs = [n for n in names if n.endswith(".gguf") and first_part_name(n) is None]
-    ggufs = [n for n in ggufs if not n.startswith("mmproj")] or ggufs
     candidates = tensors or ggufs
     if not candidates:
         _refuse_empty(folder, names)

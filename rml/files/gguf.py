@@ -84,26 +84,13 @@ def read_gguf(path: Path) -> Contents:
         first = _read_part(path, opened)
         _refuse_other_kinds(path, first.metadata)
         parts = [first]
-        for part in _other_part_paths(path, first.metadata):
-            parts.append(_read_part(part, opened))
-            _check_part(parts[-1].metadata, part, len(parts) - 1, first.metadata)
-        tensors: dict[str, Tensor] = {}
-        for part_contents in parts:
-            for name, tensor in part_contents.tensors.items():
-                if name in tensors:
-                    raise CheckpointError(
-                        f"{tensor.path}: the tensor {name!r} is in {tensors[name].path.name} too"
-                    )
-                tensors[name] = tensor
-        if len(parts) > 1 and len(tensors) != first.metadata["split.tensors.count"]:
-            raise CheckpointError(
-                f"{path}: split.tensors.count is {first.metadata['split.tensors.count']}, but the "
-                f"{len(parts)} parts hold {len(tensors)} tensors"
-            )
+        for number, part_path in enumerate(_other_part_paths(path, first.metadata), start=1):
+            part = _read_part(part_path, opened)
+            _check_part(part.metadata, part_path, number, first.metadata)
+            parts.append(part)
+        contents = _join(path, parts) if len(parts) > 1 else first
         opened.pop_all()
-    return Contents(
-        MappingProxyType(first.metadata), tensors, [file for part in parts for file in part.files]
-    )
+    return contents
 
 
 def first_part_name(name: str) -> str | None:
@@ -114,13 +101,7 @@ def first_part_name(name: str) -> str | None:
     return f"{match['stem']}-00001-of-{match['count']}.gguf"
 
 
-class _Part(NamedTuple):
-    metadata: dict[str, Any]
-    tensors: dict[str, Tensor]
-    files: list[MappedFile]
-
-
-def _read_part(path: Path, opened: ExitStack) -> _Part:
+def _read_part(path: Path, opened: ExitStack) -> Contents:
     """Read one file; `opened` closes it if anything fails, here or later."""
     file = MappedFile(path)
     opened.callback(file.close)
@@ -137,7 +118,7 @@ def _read_part(path: Path, opened: ExitStack) -> _Part:
         )
         for info in infos
     }
-    return _Part(metadata, tensors, [file])
+    return Contents(MappingProxyType(metadata), tensors, [file])
 
 
 def _read_counts(cursor: Cursor) -> tuple[int, int]:
@@ -323,3 +304,22 @@ def _check_part(
                 f"{path}: {key} is {found}, and {wanted} is expected: "
                 "this is a part of another model, or a part under a wrong name"
             )
+
+
+def _join(path: Path, parts: list[Contents]) -> Contents:
+    """Join the parts of the model whose first part is `path`."""
+    tensors: dict[str, Tensor] = {}
+    for part in parts:
+        for name, tensor in part.tensors.items():
+            if name in tensors:
+                raise CheckpointError(
+                    f"{tensor.path}: the tensor {name!r} is in {tensors[name].path.name} too"
+                )
+            tensors[name] = tensor
+    metadata = parts[0].metadata
+    if len(tensors) != metadata["split.tensors.count"]:
+        raise CheckpointError(
+            f"{path}: split.tensors.count is {metadata['split.tensors.count']}, but the "
+            f"{len(parts)} parts hold {len(tensors)} tensors"
+        )
+    return Contents(metadata, tensors, [file for part in parts for file in part.files])

@@ -154,7 +154,7 @@ class Cursor:
             self.fail(f"{what} is not UTF-8: {raw[:40]!r}")
 
 
-def read_value(cursor: Cursor, type_id: int, what: str, depth: int = 0) -> MetadataValue:
+def read_value(cursor: Cursor, type_id: int, what: str) -> MetadataValue:
     """Read one metadata value.
 
     Parameters
@@ -165,8 +165,6 @@ def read_value(cursor: Cursor, type_id: int, what: str, depth: int = 0) -> Metad
         The stored type.
     what : str
         The key, for messages.
-    depth : int, optional
-        Arrays around this value.
 
     Returns
     -------
@@ -190,11 +188,12 @@ def read_value(cursor: Cursor, type_id: int, what: str, depth: int = 0) -> Metad
     if type_id == _STRING:
         return cursor.string(what)
     if type_id == _ARRAY:
-        return _read_array(cursor, what, depth + 1)
+        return _read_array(cursor, what)
     return cursor.fail(f"{what} has the unknown metadata type {type_id}")
 
 
-def _read_array(cursor: Cursor, what: str, depth: int) -> MetadataValue:
+def _read_array(cursor: Cursor, what: str, depth: int = 1) -> MetadataValue:
+    """Read an array that lies in `depth` - 1 others."""
     element = cursor.u32(f"the element type of {what}")
     count = cursor.u64(f"the element count of {what}")
     if scalar := _SCALARS.get(element):
@@ -222,8 +221,8 @@ class StringArray(Sequence[str]):
     """An array of strings as it lies in the file, decoded when an element is asked for.
 
     Opening a file with a vocabulary of 262 144 tokens only finds out where each begins. It is an
-    immutable sequence of `str`; `tolist` (also behind iteration) decodes all at once and is much
-    faster than indexing one by one.
+    immutable sequence of `str`, equal to a list of the same strings; `tolist` (also behind
+    iteration) decodes all at once and is much faster than indexing one by one.
 
     Parameters
     ----------
@@ -275,8 +274,8 @@ class StringArray(Sequence[str]):
     def __eq__(self, other: object) -> bool:
         if isinstance(other, StringArray):
             return self._raw == other._raw and len(self) == len(other)
-        if isinstance(other, list | tuple):
-            return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+        if isinstance(other, list):
+            return self.tolist() == other
         return NotImplemented
 
     def __hash__(self) -> int:

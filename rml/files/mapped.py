@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rml._kernels import dequantize
 from rml._kernels.checks import WEIGHT_FORMATS
-from rml._kernels.dequant_py import dequantize
 from rml.errors import CheckpointError, ClosedError, UnsupportedModel
 
 __all__ = ["MAX_VALUES", "Contents", "MappedFile", "Tensor", "file_size", "read_head"]

@@ -51,7 +51,7 @@ def test_a_sequence_of_str(make, write):
     assert "c" not in words
     assert words.index("d") == 3
     assert words == ["a", "bc", "", "d"]
-    assert words == ("a", "bc", "", "d")
+    assert words != ("a", "bc", "", "d")  # as for a list
     assert words != ["a", "bc", "", "e"]
     assert words != ["a"]
     assert words != "abcd"
