@@ -1,0 +1,154 @@
+"""What commands print, and where: answers on stdout, everything else on stderr.
+
+Text that a model or a file wrote is shown on a terminal without its control characters: an escape
+sequence in it could otherwise rewrite the screen. What is piped stays as it is.
+"""
+
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+__all__ = [
+    "answer",
+    "bytes_text",
+    "print_json",
+    "printable",
+    "progress_bar",
+    "prompt_progress",
+    "say",
+    "show_log",
+    "table",
+    "uses_color",
+]
+
+# C0 and C1 controls but line feed and tab; DEL; bidirectional overrides.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def say(message: str, *, newline: bool = True) -> None:
+    """Print to stderr."""
+    click.echo(message, err=True, nl=newline)
+
+
+def answer(text: str) -> None:
+    """Print a piece of an answer to stdout at once, with no line feed added."""
+    click.echo(printable(text) if sys.stdout.isatty() else text, nl=False)
+    sys.stdout.flush()
+
+
+def print_json(value: Any) -> None:  # noqa: ANN401 - anything that JSON can say
+    """Print one line of JSON to stdout."""
+    click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def printable(text: str) -> str:
+    """Show control characters as escapes, as Python's `ascii` writes them."""
+    return _CONTROL.sub(lambda match: ascii(match.group())[1:-1], text)
+
+
+def uses_color() -> bool:
+    """Whether stdout is a terminal that may be coloured (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def bytes_text(n: int) -> str:
+    """Bytes in decimal units, as network and disk sizes are given: ``98.4 MB``."""
+    size = float(n)
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{n} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: str = "") -> None:
+    """Print aligned columns to stdout.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        Headings.
+    rows : iterable of sequences
+        Cells, shown by `str`, without control characters.
+    right : str
+        One letter a column: ``"r"`` aligns it to the right.
+    """
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    for row in [list(columns), *cells]:
+        padded = [
+            cell.rjust(width) if right[i : i + 1] == "r" else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        click.echo("  ".join(padded).rstrip())
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar of bytes on stderr while the block runs; yields what updates it.
+
+    Where stderr is not a terminal nothing is drawn.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    # Imported here: rich takes longer to import than most commands take to run.
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=None)
+
+        def update(done: int, total: int) -> None:
+            # What remains after the last byte is the comparison of digests.
+            text = f"{label}: verifying" if done >= total else label
+            progress.update(task, completed=done, total=total, description=text)
+
+        yield update
+
+
+def prompt_progress() -> Callable[[int, int], None]:
+    """Make a callback that shows how much of a long prompt was evaluated, on a line that goes.
+
+    Where stderr is not a terminal nothing is drawn.
+    """
+    width = 0
+
+    def show(done: int, total: int) -> None:
+        nonlocal width
+        line = f"prompt: {done} of {total} tokens" if done < total else ""
+        if sys.stderr.isatty() and (line or width):
+            say(f"\r{line:{width}}" + ("" if line else "\r"), newline=False)
+            width = len(line)
+
+    return show
+
+
+def show_log() -> None:
+    """Show rml's log on stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    logger = logging.getLogger("rml")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)

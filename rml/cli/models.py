@@ -1,0 +1,77 @@
+"""Models for commands: fetched with a bar where that is allowed, then opened."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import rml
+from rml.cli.console import bytes_text, progress_bar, say
+from rml.cli.options import load_arguments
+from rml.errors import ArgumentError, DownloadError
+from rml.files import hub_names, pull
+
+__all__ = ["fetch", "load", "locate"]
+
+
+def fetch(name: str, *, to: Path | None = None, offline: bool | None = None) -> Path:
+    """Fetch a model, saying first what it is, how large, and on which terms."""
+    offer = pull.offer(name, offline=offline)
+    licence = f", {offer.licence} licence" if offer.licence else ", no licence stated"
+    say(f"{offer.name}: {offer.description}, {bytes_text(offer.size)}{licence}")
+    if offer.terms:
+        say(offer.terms)
+    with progress_bar(f"fetching {offer.name}") as progress:
+        path = pull.pull(name, to=to, offline=offline, progress=progress)
+    say(f"saved as {path}")
+    return path
+
+
+def locate(name: str, *, offline: bool | None = None, download: bool = False) -> Path:
+    """Find the file or folder that `name` means, as `rml.load` does.
+
+    Parameters
+    ----------
+    name : str
+        A path, a known name, or a name of the Hugging Face Hub.
+    offline : bool, optional
+        As in `rml.files.pull.pull`.
+    download : bool
+        Fetch a model that is not on this machine; otherwise say how to.
+
+    Raises
+    ------
+    DownloadError
+        If the model is not there and is not to be fetched, or cannot be.
+    """
+    found = pull.find(name)
+    if found is not None:
+        return found
+    path = Path(name).expanduser()
+    known = name in pull.KNOWN
+    if path.exists() and not (known and download):
+        return path
+    # A path whose folder exists is a mistyped file, not a repository.
+    if not known and (hub_names.parse(name) is None or path.parent.exists()):
+        raise DownloadError(
+            f"{name}: there is no such file or folder, and no model is known by that name "
+            f"(known: {', '.join(pull.KNOWN)}; or org/repo on the Hugging Face Hub)"
+        )
+    if not download:
+        raise DownloadError(f"{name} is not on this machine yet; get it with: rml pull {name}")
+    say(f"{name} is not on this machine yet.")
+    return fetch(name, offline=offline)
+
+
+def load(values: Mapping[str, Any], *, download: bool = False) -> "rml.Model":
+    """Open the model that a command's options name."""
+    path = locate(values["model"], offline=values["offline"], download=download)
+    model = rml.load(path, **load_arguments(values))
+    name = values.get("chat_template")
+    templates = model.tokenizer.chat_templates
+    if name and not (name in templates or "{" in name or Path(name).is_file()):
+        model.close()
+        raise ArgumentError(
+            f"--chat-template {name}: there is no such file, and the model's templates are: "
+            f"{', '.join(templates) or 'none'}"
+        )
+    return model

@@ -1,0 +1,418 @@
+"""The one table of options: llama.cpp's flags where it has one, the same in every command.
+
+An option can also be set by the environment: ``RML_ARG_`` and the long flag in capitals, as
+``RML_ARG_CTX_SIZE=4096``; with ``RML_LLAMA_ENV=1`` llama.cpp's ``LLAMA_ARG_*`` are read too. The
+command line wins.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from rml.cli.console import say, show_log
+
+__all__ = [
+    "MODEL_OPTIONS",
+    "SAMPLING_OPTIONS",
+    "Command",
+    "load_arguments",
+    "option",
+    "options",
+    "sampling_arguments",
+]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+# Names of an option as `options` takes it -> its flags and click's keywords. The parameter's name
+# is the first long flag with underscores, unless the row says otherwise.
+_TABLE: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "model": (
+        ("-m", "--model", "-hf", "--hf-repo"),
+        {
+            "default": "smollm2",
+            "show_default": True,
+            "metavar": "MODEL",
+            "help": "A .gguf file, a Hugging Face folder, a known name, or org/repo[:QUANT].",
+        },
+    ),
+    "threads": (
+        ("-t", "--threads"),
+        {"type": int, "metavar": "N", "help": "Threads (default: what the machine offers)."},
+    ),
+    "ctx_size": (
+        ("-c", "--ctx-size"),
+        {"type": click.IntRange(0), "metavar": "N", "help": "Context in tokens; 0: the model's."},
+    ),
+    "batch_size": (
+        ("-b", "--batch-size"),
+        {"type": click.IntRange(1), "metavar": "N", "help": "Prompt tokens computed at once."},
+    ),
+    "compute": (
+        ("--compute",),
+        {
+            "type": click.Choice(["int8", "int8x2", "f32"]),
+            "help": "Arithmetic of products with quantized weights; int8x2 is exact to about 1e-7, "
+            "int8 is faster.",
+        },
+    ),
+    "cache_type_k": (
+        ("-ctk", "--cache-type-k"),
+        {"metavar": "TYPE", "help": "Type of cached keys, such as f16 or f32."},
+    ),
+    "cache_type_v": (
+        ("-ctv", "--cache-type-v"),
+        {"metavar": "TYPE", "help": "Type of cached values, such as f16 or f32."},
+    ),
+    "chat_template": (
+        ("--chat-template", "--chat-template-file"),
+        {"metavar": "NAME|FILE", "help": "Another of the model's templates, or a Jinja file."},
+    ),
+    "system": (
+        ("-sys", "--system", "--system-prompt"),
+        {"metavar": "TEXT", "help": "Instructions before the conversation."},
+    ),
+    "parse_special": (
+        ("--parse-special",),
+        {"is_flag": True, "help": "Read <|...|> and the like in the text as control tokens."},
+    ),
+    "offline": (
+        ("--offline",),
+        {"is_flag": True, "default": None, "help": "Do not use the network."},
+    ),
+    "ignore_eos": (
+        ("--ignore-eos",),
+        {"is_flag": True, "default": None, "help": "Never choose an end token."},
+    ),
+    "n_predict": (
+        ("-n", "--n-predict", "--predict"),
+        {"type": int, "metavar": "N", "help": "Tokens to generate at most; -1: until the end."},
+    ),
+    "stop": (
+        ("-r", "--stop", "--reverse-prompt"),
+        {"multiple": True, "metavar": "TEXT", "help": "End the answer before TEXT (repeatable)."},
+    ),
+    "seed": (
+        ("-s", "--seed"),
+        {"type": int, "metavar": "N", "help": "Seed of the random choices; -1: a new one."},
+    ),
+    "temperature": (
+        ("--temperature", "--temp"),
+        {"type": float, "metavar": "T", "help": "0: always the likeliest token."},
+    ),
+    "top_k": (("--top-k",), {"type": int, "metavar": "K", "help": "Keep the K likeliest tokens."}),
+    "top_p": (
+        ("--top-p",),
+        {"type": float, "metavar": "P", "help": "Keep the likeliest tokens with sum P."},
+    ),
+    "min_p": (
+        ("--min-p",),
+        {"type": float, "metavar": "P", "help": "Drop tokens below P times the likeliest one."},
+    ),
+    "typical_p": (
+        ("--typical-p", "--typical"),
+        {"type": float, "metavar": "P", "help": "Keep tokens of typical surprise with sum P."},
+    ),
+    "top_n_sigma": (
+        ("--top-n-sigma", "--top-nsigma"),
+        {"type": float, "metavar": "N", "help": "Keep logits within N deviations of the largest."},
+    ),
+    "repeat_penalty": (
+        ("--repeat-penalty",),
+        {"type": float, "metavar": "X", "help": "Divide the scores of recent tokens by X."},
+    ),
+    "repeat_last_n": (
+        ("--repeat-last-n",),
+        {"type": int, "metavar": "N", "help": "Tokens that count as recent; -1: all."},
+    ),
+    "presence_penalty": (
+        ("--presence-penalty",),
+        {"type": float, "metavar": "X", "help": "Taken off a recent token's score, once."},
+    ),
+    "frequency_penalty": (
+        ("--frequency-penalty",),
+        {"type": float, "metavar": "X", "help": "Taken off for each recent occurrence."},
+    ),
+    "dry_multiplier": (
+        ("--dry-multiplier",),
+        {"type": float, "metavar": "X", "help": "Strength against repeated phrases (DRY); 0: off."},
+    ),
+    "dry_base": (
+        ("--dry-base",),
+        {"type": float, "metavar": "X", "help": "Growth of DRY with the length of the phrase."},
+    ),
+    "dry_allowed_length": (
+        ("--dry-allowed-length",),
+        {"type": int, "metavar": "N", "help": "Shortest phrase that DRY counts."},
+    ),
+    "dry_last_n": (
+        ("--dry-penalty-last-n",),
+        {"type": int, "metavar": "N", "help": "Tokens that DRY looks at; -1: all."},
+    ),
+    "xtc_probability": (
+        ("--xtc-probability",),
+        {
+            "type": float,
+            "metavar": "P",
+            "help": "How often the likeliest tokens are dropped (XTC).",
+        },
+    ),
+    "xtc_threshold": (
+        ("--xtc-threshold",),
+        {"type": float, "metavar": "P", "help": "Likelihood from which on XTC drops them."},
+    ),
+    "dynatemp_range": (
+        ("--dynatemp-range",),
+        {"type": float, "metavar": "X", "help": "Let the temperature move by X with the entropy."},
+    ),
+    "dynatemp_exponent": (
+        ("--dynatemp-exp",),
+        {"type": float, "metavar": "X", "help": "Exponent of that."},
+    ),
+    "mirostat": (
+        ("--mirostat",),
+        {"type": int, "metavar": "V", "help": "2: hold the surprise of the text constant; 0: off."},
+    ),
+    "mirostat_tau": (
+        ("--mirostat-ent",),
+        {"type": float, "metavar": "X", "help": "That surprise, in bits."},
+    ),
+    "mirostat_eta": (
+        ("--mirostat-lr",),
+        {"type": float, "metavar": "X", "help": "How fast it is followed."},
+    ),
+    "samplers": (
+        ("--samplers",),
+        {"metavar": "A;B;C", "help": "Stages in their order, or llama.cpp for its order."},
+    ),
+    "logit_bias": (
+        ("-l", "--logit-bias"),
+        {
+            "multiple": True,
+            "metavar": "ID+X",
+            "help": "Add X to (ID-X: take it off) a token's score; ID-inf bans it (repeatable).",
+        },
+    ),
+    "file": (
+        ("-f", "--file"),
+        {
+            "type": click.Path(exists=True, dir_okay=False, path_type=Path),
+            "help": "Read the prompt from a file.",
+        },
+    ),
+    "prompt": (("-p", "--prompt"), {"metavar": "TEXT", "help": "The prompt, as an option."}),
+    "output": (
+        ("-o", "--output"),
+        {"type": click.Choice(["text", "json"]), "default": "text", "help": "Form of the output."},
+    ),
+}
+
+MODEL_OPTIONS = (
+    "model",
+    "threads",
+    "ctx_size",
+    "batch_size",
+    "compute",
+    "cache_type_k",
+    "cache_type_v",
+    "offline",
+)
+# Those that are passed on, by the names that `Model.generate` has for them.
+_PASSED_ON = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "top_n_sigma",
+    "repeat_penalty",
+    "repeat_last_n",
+    "presence_penalty",
+    "frequency_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_last_n",
+    "xtc_probability",
+    "xtc_threshold",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "samplers",
+    "ignore_eos",
+)
+SAMPLING_OPTIONS = ("n_predict", "stop", "seed", *_PASSED_ON, "logit_bias")
+
+# llama.cpp's flags that have no meaning here: values they take, and whether it is worth a notice
+# (not for what rml does anyway).
+_IGNORED: Mapping[tuple[str, ...], tuple[int, bool]] = {
+    ("-ngl", "--gpu-layers", "--n-gpu-layers"): (1, True),
+    ("-fa", "--flash-attn"): (1, True),
+    ("-sm", "--split-mode"): (1, True),
+    ("-ts", "--tensor-split"): (1, True),
+    ("-mg", "--main-gpu"): (1, True),
+    ("-dev", "--device"): (1, True),
+    ("-ot", "--override-tensor"): (1, True),
+    ("-ncmoe", "--n-cpu-moe"): (1, True),
+    ("-cmoe", "--cpu-moe"): (0, True),
+    ("-nkvo", "--no-kv-offload"): (0, True),
+    ("--no-op-offload",): (0, True),
+    ("-ub", "--ubatch-size"): (1, True),
+    ("-tb", "--threads-batch"): (1, True),
+    ("--numa",): (1, True),
+    ("--mlock",): (0, True),
+    ("--no-mmap",): (0, True),
+    ("--mmap",): (0, False),
+    ("--jinja",): (0, False),
+    ("--no-warmup",): (0, False),
+    ("-no-cnv", "--no-conversation"): (0, False),
+    ("-cnv", "--conversation"): (0, False),
+    ("--no-display-prompt",): (0, False),
+}
+_FLASH = ("-fa", "--flash-attn")
+_FLASH_VALUES = {"on", "off", "auto", "0", "1", "true", "false", "enabled", "disabled"}
+
+
+class Command(click.Command):
+    """A command that also takes ``-v`` and the flags of llama.cpp that mean nothing here."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - click's own arguments
+        super().__init__(*args, **kwargs)
+        taken = {flag for parameter in self.params for flag in parameter.opts}
+        for flags, (values, _notice) in _IGNORED.items():
+            free = [flag for flag in flags if flag not in taken]
+            if free:
+                self.params.append(
+                    click.Option(
+                        [f"ignored_{flags[-1].lstrip('-').replace('-', '_')}", *free],
+                        is_flag=not values,
+                        multiple=bool(values),
+                        hidden=True,
+                        expose_value=False,
+                        callback=_collect,
+                    )
+                )
+        self.params.append(
+            click.Option(
+                ["-v", "--verbose"],
+                is_flag=True,
+                expose_value=False,
+                callback=_verbose,
+                help="Show the log, and the traceback of an error.",
+            )
+        )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse; then say once which flags were ignored."""
+        rest = super().parse_args(ctx, _with_flash_value(args))
+        ignored = ctx.meta.get("rml.ignored", [])
+        if ignored:
+            say(f"rml: ignored, since it has no meaning here: {' '.join(ignored)}")
+        return rest
+
+
+def _with_flash_value(args: list[str]) -> list[str]:
+    """Add the value that ``-fa`` may leave out, or the parser would take the next word for it."""
+    result = []
+    for i, arg in enumerate(args):
+        result.append(arg)
+        if arg in _FLASH and (i + 1 == len(args) or args[i + 1].lower() not in _FLASH_VALUES):
+            result.append("on")
+    return result
+
+
+def _collect(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:  # noqa: ANN401 - click's callback
+    flags = next(flags for flags in _IGNORED if parameter.opts[0] in flags)
+    if value and _IGNORED[flags][1]:
+        ctx.meta.setdefault("rml.ignored", []).append(parameter.opts[0])
+
+
+def _verbose(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta["rml.verbose"] = True
+        show_log()
+
+
+def option(name: str, **changes: Any) -> Callable[[_F], _F]:  # noqa: ANN401 - click's keywords
+    """Make the decorator for one option of the table, with some of click's keywords changed."""
+    flags, keywords = _TABLE[name]
+    long_flags = [flag.lstrip("-").replace("-", "_").upper() for flag in flags if flag[1] == "-"]
+    prefixes = ["RML_ARG_"]
+    if os.environ.get("RML_LLAMA_ENV") == "1":
+        prefixes.append("LLAMA_ARG_")
+    variables = [prefix + flag for prefix in prefixes for flag in long_flags]
+    if not keywords.get("multiple"):
+        keywords = {"envvar": variables, **keywords}
+    return click.option(*flags, name, **{**keywords, **changes})
+
+
+def options(*names: str) -> Callable[[_F], _F]:
+    """Make the decorator that adds options of the table, in this order."""
+
+    def decorate(function: _F) -> _F:
+        for name in reversed(names):
+            function = option(name)(function)
+        return function
+
+    return decorate
+
+
+def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of `rml.load` that the options of a command stand for."""
+    arguments = {
+        "n_threads": values.get("threads"),
+        "compute": values.get("compute"),
+        "n_ctx": values.get("ctx_size") or None,
+        "n_batch": values.get("batch_size"),
+        "kv_type": _kv_type(values.get("cache_type_k"), values.get("cache_type_v")),
+        "chat_template": _template(values.get("chat_template")),
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _template(text: str | None) -> str | None:
+    """Source from a file, or the name of one of the model's templates."""
+    if text is None or not Path(text).is_file():
+        return text
+    return Path(text).read_text(encoding="utf-8")
+
+
+def _kv_type(keys: str | None, values: str | None) -> str | None:
+    if keys and values and keys != values:
+        raise click.UsageError(
+            f"-ctk {keys} -ctv {values}: keys and values are cached in the same type"
+        )
+    return keys or values
+
+
+def sampling_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of `Model.generate` that the options of a command stand for.
+
+    What was not given is left out, so that the model's own settings apply.
+    """
+    given = {name: values[name] for name in _PASSED_ON if values[name] is not None}
+    n_predict = values["n_predict"]
+    if n_predict is not None and n_predict >= 0:
+        given["max_tokens"] = n_predict
+    if values["seed"] is not None and values["seed"] >= 0:
+        given["seed"] = values["seed"]
+    if values["stop"]:
+        given["stop"] = list(values["stop"])
+    if values["logit_bias"]:
+        given["logit_bias"] = dict(_bias(text) for text in values["logit_bias"])
+    return given
+
+
+def _bias(text: str) -> tuple[int, float]:
+    """Read ``15043+1``, ``15043-1.5`` or ``15043-inf``."""
+    digits = len(text) - len(text.lstrip("0123456789"))
+    try:
+        return int(text[:digits]), float(text[digits:])
+    except ValueError:
+        raise click.UsageError(
+            f"--logit-bias {text}: expected a token id, + or -, and a number, as 15043-1.5"
+        ) from None

@@ -1,0 +1,40 @@
+"""``rml run``: complete a text; the continuation alone goes to stdout."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rml.cli.console import answer, prompt_progress
+from rml.cli.models import load
+from rml.cli.options import MODEL_OPTIONS, SAMPLING_OPTIONS, Command, options, sampling_arguments
+from rml.cli.prompts import read_prompt
+from rml.cli.timings import report
+
+__all__ = ["command"]
+
+
+@click.command("run", cls=Command)
+@click.argument("text", required=False)
+@options("prompt", "file", "parse_special", *MODEL_OPTIONS, *SAMPLING_OPTIONS)
+def command(
+    text: str | None,
+    prompt: str | None,
+    file: Path | None,
+    **values: Any,  # noqa: ANN401 - the shared options
+) -> None:
+    """Complete TEXT as it is, without a chat template.
+
+    TEXT may also come from -p, from a file (-f) or from stdin. Nothing is fetched: see rml pull.
+    """
+    words = read_prompt(text, prompt, file)
+    arguments = sampling_arguments(values)
+    with load(values) as model:
+        stream = model.stream(words, progress=prompt_progress(), **arguments)
+        last = ""
+        for piece in stream:
+            answer(piece.text)
+            last = piece.text or last
+        if not last.endswith("\n"):
+            answer("\n")
+        report(stream.result())
