@@ -1,0 +1,82 @@
+"""Conversations as prompts: a model's chat template and its tokenizer."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from rml.errors import TemplateError
+from rml.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from rml.tokenizers.chat_template import ChatTemplate
+
+__all__ = ["ChatPrompts", "Messages"]
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class ChatPrompts:
+    """Renders conversations, as text or as token ids.
+
+    Parameters
+    ----------
+    tokenizer : Tokenizer
+        Of the model; it holds the model's templates.
+    template : str or None
+        Source to use instead, or the name of one of the model's templates.
+    where : str
+        Names the model in messages.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template: str | None, where: str) -> None:
+        self._tokenizer = tokenizer
+        self._given = template
+        self._where = where
+
+    @cached_property
+    def template(self) -> "ChatTemplate | None":
+        """The template in use; None if there is none."""
+        # Importing Jinja takes longer than importing all of rml, and a plain text needs none.
+        from rml.tokenizers.chat_template import ChatTemplate
+
+        source = self._tokenizer.chat_template
+        if self._given is not None:
+            source = self._tokenizer.chat_templates.get(self._given, self._given)
+        return None if source is None else ChatTemplate(source)
+
+    def parts(
+        self,
+        messages: Messages,
+        tools: Sequence[Any] | None,
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any],
+    ) -> list[tuple[str, bool]]:
+        """Text of a conversation in parts, and whether the template wrote each.
+
+        Raises
+        ------
+        TemplateError
+            If there is no template, or it refuses the messages.
+        """
+        if self.template is None:
+            raise TemplateError(
+                f"{self._where}: the model has no chat template, so it may not be made for chat; "
+                "give one to load(..., chat_template=...), or use generate"
+            )
+        tokenizer = self._tokenizer
+        names = {"bos_token": tokenizer.bos_token, "eos_token": tokenizer.eos_token}
+        known = {name: text for name, text in names.items() if text is not None}
+        # Transformers defines `tools` and `documents` even if they are not given.
+        context = {**known, "documents": None, **variables}
+        return self.template.render_parts(messages, tools, add_generation_prompt, **context)
+
+    def ids(
+        self,
+        messages: Messages,
+        tools: Sequence[Any] | None,
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any],
+    ) -> list[int]:
+        """Token ids of a conversation; only what the template wrote can be a control token."""
+        parts = self.parts(messages, tools, add_generation_prompt, variables)
+        return self._tokenizer.encode_parts(parts, self._tokenizer.add_bos)

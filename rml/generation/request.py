@@ -1,0 +1,248 @@
+"""What one call asks for: the arguments of `generate`, `stream` and `chat`, checked.
+
+Other tools' names for an argument are accepted; a name that means nothing is refused with the
+nearest one that does.
+"""
+
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, TypedDict
+
+from rml.errors import ArgumentError
+from rml.generation.ranges import Check, boolean, integer, texts, token_ids
+from rml.generation.sampling import LogitsProcessor
+from rml.generation.session import Session
+from rml.generation.settings import SamplingSettings
+
+__all__ = ["ALIASES", "ChatOptions", "GenerateOptions", "Progress", "Request", "canonical"]
+
+# Called during the prefill with the tokens evaluated and the tokens of the prompt.
+Progress = Callable[[int, int], object]
+
+ALIASES: Mapping[str, str] = {
+    "max_new_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "temp": "temperature",
+    "typical": "typical_p",
+    "repetition_penalty": "repeat_penalty",
+    "stop_strings": "stop",
+    "logits_processors": "logits_processor",
+}
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Keyword arguments of a generation; `SamplingSettings` says what the sampling ones do.
+
+    Attributes
+    ----------
+    max_tokens : int or None
+        Most tokens to generate; 0: none. None or -1: until a stop or the end of the context.
+    stop : str or list of str
+        Strings that end the text before themselves.
+    stop_token_ids : int or list of int
+        Ids that end the text, besides those of the model.
+    ignore_eos : bool
+        Never choose an end token of the model.
+    seed : int or None
+        Start of the random numbers. None or -1: drawn, and returned with the result.
+    logits_processor : callable or list of callables
+        See `Sampler`.
+    logprobs : bool or int
+        Return the logprob of each token; a number asks for as many of the likeliest tokens, too.
+    top_logprobs : int
+        How many of the likeliest tokens `logprobs` lists for each place, 0 to 20.
+    progress : callable
+        Called after each part of the prompt as ``progress(done, total)``, in tokens.
+    session : Session
+        Where to evaluate. What it already holds of the prompt is not evaluated again, and it stays
+        open. By default a new one that is closed at the end.
+    parse_special : bool
+        Whether the name of a control token in a prompt means that token. Leave it off for text
+        that others wrote. Not for chats: there the template makes the control tokens.
+    """
+
+    max_tokens: int | None
+    stop: str | Iterable[str]
+    stop_token_ids: int | Collection[int]
+    ignore_eos: bool
+    seed: int | None
+    logits_processor: LogitsProcessor | Sequence[LogitsProcessor]
+    logprobs: bool | int
+    top_logprobs: int
+    progress: Progress
+    session: Session | None
+    parse_special: bool
+    temperature: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    top_n_sigma: float
+    repeat_penalty: float
+    repeat_last_n: int
+    presence_penalty: float
+    frequency_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_last_n: int
+    dry_breakers: str | Sequence[str]
+    xtc_probability: float
+    xtc_threshold: float
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    samplers: str | Sequence[str]
+    logit_bias: Mapping[int, float]
+    # Names of other tools.
+    max_new_tokens: int | None
+    max_completion_tokens: int | None
+    n_predict: int | None
+    num_predict: int | None
+    temp: float
+    typical: float
+    repetition_penalty: float
+    stop_strings: str | Iterable[str]
+    logits_processors: Sequence[LogitsProcessor]
+    do_sample: bool
+
+
+class ChatOptions(GenerateOptions, total=False):
+    """Keyword arguments of a chat, besides those of `GenerateOptions`.
+
+    Attributes
+    ----------
+    tools : list
+        Descriptions of tools, for templates that list them.
+    continue_final_message : bool
+        Go on with the last message instead of answering it.
+    chat_template_kwargs : mapping
+        Further variables of the template, such as ``{"enable_thinking": False}``.
+    """
+
+    tools: Sequence[Any] | None
+    continue_final_message: bool
+    chat_template_kwargs: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A checked call; the fields are those of `GenerateOptions`."""
+
+    sampling: SamplingSettings
+    seed: int
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    logits_processor: tuple[LogitsProcessor, ...] = ()
+    logprobs: bool = False
+    top_logprobs: int = 0
+    progress: Progress | None = None
+    session: Session | None = None
+    parse_special: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], defaults: SamplingSettings) -> "Request":
+        """Check keyword arguments.
+
+        Parameters
+        ----------
+        options : mapping
+            As given by the caller. None stands for "not given".
+        defaults : SamplingSettings
+            The model's own.
+
+        Raises
+        ------
+        ArgumentError
+            If a name is unknown or given twice, or a value is out of its range.
+        """
+        own = {field.name for field in fields(cls)} - {"sampling"}
+        known = own | set(SamplingSettings.names()) | {"do_sample"}
+        given = canonical(options, known, ALIASES)
+        if not _checked("do_sample", given.pop("do_sample", True)):
+            given["temperature"] = 0  # Transformers' way to say greedy
+        values = {name: _checked(name, given.pop(name)) for name in own & set(given)}
+        if isinstance(asked := values.get("logprobs"), int) and not isinstance(asked, bool):
+            values["logprobs"] = True
+            values.setdefault("top_logprobs", asked)
+        if values.get("seed") is None:
+            values["seed"] = secrets.randbits(32)
+        sampling = defaults.replace(given, "argument") if given else defaults
+        return cls(sampling=sampling, **values)
+
+
+def canonical(
+    options: Mapping[str, Any], known: Collection[str], aliases: Mapping[str, str]
+) -> dict[str, Any]:
+    """Resolve other tools' names, and leave out what is None.
+
+    Raises
+    ------
+    ArgumentError
+        If a name is unknown, or two names of one thing are given.
+    """
+    result: dict[str, Any] = {}
+    for name, value in options.items():
+        target = aliases.get(name, name)
+        if target not in known:
+            near = get_close_matches(name, [*known, *aliases], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {sorted(known)}"
+            raise ArgumentError(f"unknown argument {name!r}{hint}")
+        if value is None:
+            continue
+        if target in result:
+            raise ArgumentError(f"{target} was given twice, once as {name}")
+        result[target] = value
+    return result
+
+
+def _minus_one_is_none(check: Check) -> Check:
+    return lambda value: None if value == -1 else check(value)
+
+
+def _functions(value: object) -> tuple[Any, ...]:
+    functions = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if not all(map(callable, functions)):
+        raise ValueError("must be a function or a list of functions")
+    return functions
+
+
+def _session(value: object) -> Session:
+    if not isinstance(value, Session):
+        raise ValueError("must be a Session")  # noqa: TRY004 - the contract of a check
+    return value
+
+
+def _logprobs(value: object) -> bool | int:
+    return value if isinstance(value, bool) else integer(0, 20)(value)
+
+
+_CHECKS: Mapping[str, Check] = {
+    "max_tokens": _minus_one_is_none(integer(0)),
+    "stop": texts,
+    "stop_token_ids": lambda value: frozenset(token_ids(value)),
+    "ignore_eos": boolean,
+    "do_sample": boolean,
+    "seed": _minus_one_is_none(integer(0, 2**64 - 1)),
+    "logits_processor": _functions,
+    "logprobs": _logprobs,
+    "top_logprobs": integer(0, 20),
+    "progress": lambda value: _functions(value)[0],
+    "session": _session,
+    "parse_special": boolean,
+}
+
+
+def _checked(name: str, value: object) -> Any:  # noqa: ANN401 - a value of the field's type
+    try:
+        return _CHECKS[name](value)
+    except ValueError as error:
+        raise ArgumentError(f"{name}={value!r} {error}") from None

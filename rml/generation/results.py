@@ -1,0 +1,181 @@
+"""What a generation gives back: pieces while it runs, and a completion at its end."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from rml.generation.settings import SamplingSettings
+
+__all__ = ["Completion", "Delta", "FinishReason", "Timings", "TokenLogprob", "Usage"]
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely a token was, among all tokens of the vocabulary, before any sampling stage.
+
+    Attributes
+    ----------
+    id : int
+        The token.
+    logprob : float
+        Natural logarithm of its probability.
+    top : list of (int, float)
+        The likeliest tokens there and their logprobs, as many as were asked for.
+    """
+
+    id: int
+    logprob: float
+    top: list[tuple[int, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of a stream; the pieces joined are the completion.
+
+    Attributes
+    ----------
+    text : str
+        Text that is certain now: never half a character, never the beginning of a stop string.
+    token_ids : list of int
+        Tokens since the last piece. Their text may still be held back, or come with the next one.
+    logprobs : list of TokenLogprob, or None
+        One for each token, if asked for.
+    """
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprob] | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Counts of tokens.
+
+    Attributes
+    ----------
+    prompt_tokens : int
+        Tokens of the prompt, cached ones included.
+    completion_tokens : int
+        Tokens of the completion. The token that ended it is not one of them.
+    cached_tokens : int
+        Tokens of the prompt that the session had already evaluated.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of prompt and completion."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the OpenAI API's object."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.total_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where the time went; the names are those of llama.cpp's server.
+
+    Time that the caller takes between two pieces of a stream is not counted.
+
+    Attributes
+    ----------
+    cache_n : int
+        Tokens of the prompt taken from the session's cache.
+    prompt_n : int
+        Tokens of the prompt that were evaluated.
+    prompt_ms : float
+        Milliseconds for these: the prefill.
+    predicted_n : int
+        Tokens that were sampled, one that ended the text included.
+    predicted_ms : float
+        Milliseconds from the end of the prefill to the end: decoding, sampling and text.
+    sampling_ms : float
+        The part of `predicted_ms` that went into choosing tokens.
+    """
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    predicted_n: int
+    predicted_ms: float
+    sampling_ms: float
+
+    @property
+    def prompt_per_second(self) -> float:
+        """Tokens a second in the prefill; 0 if there was none."""
+        return self.prompt_n / self.prompt_ms * 1e3 if self.prompt_ms else 0.0
+
+    @property
+    def predicted_per_second(self) -> float:
+        """Steps of one token a second; 0 if there was none.
+
+        The first token costs no step: its logits are the prefill's.
+        """
+        steps = max(0, self.predicted_n - 1)
+        return steps / self.predicted_ms * 1e3 if self.predicted_ms else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers by name, rates included."""
+        return {
+            **asdict(self),
+            "prompt_per_second": self.prompt_per_second,
+            "predicted_per_second": self.predicted_per_second,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished generation; ``str(completion)`` is its text.
+
+    Attributes
+    ----------
+    text : str
+        The text, up to a stop string, without end tokens.
+    token_ids : list of int
+        All tokens that were generated. An end token is not one of them; tokens of a stop string
+        are, although their text is not.
+    prompt_token_ids : list of int
+        What was evaluated before them.
+    finish_reason : str
+        ``"stop"`` (an end token or a stop string), ``"length"`` (`max_tokens`, or the context is
+        full) or ``"cancelled"``.
+    stop_reason : str or int or None
+        The stop string or the id of the end token.
+    usage : Usage
+        Counts of tokens.
+    timings : Timings
+        Prefill and decode apart.
+    seed : int
+        With it, the same call gives the same tokens again.
+    sampling : SamplingSettings
+        Every value in effect, and where it came from.
+    logprobs : list of TokenLogprob, or None
+        One for each token, if asked for.
+    """
+
+    text: str
+    token_ids: list[int]
+    prompt_token_ids: list[int]
+    finish_reason: FinishReason
+    stop_reason: str | int | None
+    usage: Usage
+    timings: Timings
+    seed: int
+    sampling: SamplingSettings
+    logprobs: list[TokenLogprob] | None = None
+
+    def __str__(self) -> str:
+        return self.text

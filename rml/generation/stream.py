@@ -1,0 +1,328 @@
+"""A generation from its prompt to its last token, in visible phases.
+
+prefill
+    The prompt, in parts; what the session's cache already holds of it is not evaluated again.
+decode
+    Choose a token, evaluate it, and so on.
+stream
+    Tokens to text: whole characters, and nothing that may be the beginning of a stop string.
+stop
+    An end token, a stop string, `max_tokens`, the end of the context, or `cancel()`.
+close
+    The cache is given back.
+
+Prompt and completion together hold at most `n_ctx` tokens. The last token of a completion is never
+evaluated, so the cache itself has one position to spare.
+"""
+
+import inspect
+import math
+import threading
+import time
+from collections.abc import AsyncIterator, Collection, Generator, Iterator
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from rml.errors import ArgumentError, ContextOverflow, RmlError
+from rml.generation.candidates import Floats, largest
+from rml.generation.request import Request
+from rml.generation.results import Completion, Delta, FinishReason, Timings, TokenLogprob, Usage
+from rml.generation.sampling import Sampler
+from rml.generation.session import Session
+from rml.generation.stop import StopFilter
+from rml.tokenizers import Tokenizer
+
+__all__ = ["Stream", "token_logprob"]
+
+
+class Stream:
+    """Pieces of text while they are generated; made by `Model.stream` and `Model.stream_chat`.
+
+    Iterate it once, with ``for`` or ``async for``. Leaving the loop early ends the generation and
+    gives the cache back; so do `close` and the end of a ``with`` block.
+
+    Parameters
+    ----------
+    session : Session
+        Where to evaluate; it is closed at the end unless it is the request's own.
+    prompt_ids : list of int
+        The prompt, at least one token.
+    request : Request
+        What to generate.
+    tokenizer : Tokenizer
+        Makes text of tokens.
+    stop_ids : collection of int
+        Ids that end the text, unless `request` ignores them.
+    n_batch : int
+        Tokens of the prompt that are evaluated between two looks at `cancel`.
+
+    Attributes
+    ----------
+    prompt_token_ids : list of int
+        The prompt.
+    seed : int
+        Start of the random numbers.
+
+    Raises
+    ------
+    ContextOverflow
+        If the prompt is longer than the context.
+    ArgumentError
+        If `request` names tokens outside the vocabulary.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        prompt_ids: list[int],
+        request: Request,
+        tokenizer: Tokenizer,
+        *,
+        stop_ids: Collection[int],
+        n_batch: int,
+    ) -> None:
+        if len(prompt_ids) > session.n_ctx:
+            raise ContextOverflow(
+                len(prompt_ids), session.n_ctx, "shorten the prompt or load with a larger n_ctx"
+            )
+        self.prompt_token_ids = prompt_ids
+        self.seed = request.seed
+        self._session = session
+        self._request = request
+        self._tokenizer = tokenizer
+        self._n_batch = n_batch
+        room = session.n_ctx - len(prompt_ids)
+        self._limit = room if request.max_tokens is None else min(room, request.max_tokens)
+        self._ends = self._end_tokens(stop_ids)
+        self._sampler = Sampler(
+            request.sampling,
+            request.seed,
+            n_tokens=min(tokenizer.n_vocab, session.n_vocab),
+            banned=sorted(stop_ids) if request.ignore_eos else (),
+            processors=request.logits_processor,
+            token_bytes=tokenizer.token_bytes,
+        )
+        self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._texts: list[str] = []
+        self._n_passed_on = 0  # tokens that a piece has reported
+        self._n_sampled = 0
+        self._n_cached = 0
+        self._finish_reason: FinishReason | None = None
+        self._stop_reason: str | int | None = None
+        self._seconds = self._prefill_seconds = self._sampling_seconds = 0.0
+        self._cancelled = False
+        self._step = threading.RLock()
+        self._pieces = self._lifecycle()
+
+    def _end_tokens(self, stop_ids: Collection[int]) -> dict[int, str | int]:
+        """Ids that end the text, and what is reported as the reason."""
+        request = self._request
+        ends: dict[int, str | int] = {}
+        if not request.ignore_eos:
+            ends.update((token, token) for token in stop_ids)
+        ends.update((token, token) for token in request.stop_token_ids)
+        # A control token has no text that could be searched, so its name stands for its id.
+        for text in request.stop:
+            token = self._tokenizer.token_id(text)
+            if token is not None:
+                ends[token] = text
+        return ends
+
+    # ---- the caller's side ----
+
+    def __iter__(self) -> Iterator[Delta]:
+        try:
+            while (piece := next(self, None)) is not None:
+                yield piece
+        finally:  # also when the caller leaves the loop
+            self.close()
+
+    def __next__(self) -> Delta:
+        with self._step:
+            start = time.perf_counter()
+            try:
+                return next(self._pieces)
+            finally:
+                self._seconds += time.perf_counter() - start
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        import asyncio  # takes longer to import than all of rml, and few need it
+
+        try:
+            while (piece := await asyncio.to_thread(next, self, None)) is not None:
+                yield piece
+        finally:
+            self.cancel()
+            await asyncio.to_thread(self.close)
+
+    def cancel(self) -> None:
+        """End the generation after the step or the part of the prompt under way.
+
+        May be called from any thread. The stream then gives what text it held back, and ends.
+        """
+        self._cancelled = True
+
+    def close(self) -> None:
+        """End the generation if it has not ended, and give the cache back."""
+        self.cancel()
+        with self._step:  # waits for another thread's step
+            state = inspect.getgeneratorstate(self._pieces)
+            if state == inspect.GEN_RUNNING:  # called from `progress`: to cancel is enough
+                return
+            if state != inspect.GEN_CLOSED and self._finish_reason is None:
+                self._finish("cancelled")
+            self._pieces.close()
+            self._give_back()
+
+    def result(self) -> Completion:
+        """Run to the end, if it was not reached, and return everything.
+
+        Raises
+        ------
+        RmlError
+            What ended the generation, if it did not end in good order.
+        """
+        for _ in self:
+            pass
+        if self._finish_reason is None:
+            raise RmlError("the generation was ended by an error and has no result")
+        return Completion(
+            text="".join(self._texts),
+            token_ids=self._token_ids.copy(),
+            prompt_token_ids=self.prompt_token_ids.copy(),
+            finish_reason=self._finish_reason,
+            stop_reason=self._stop_reason,
+            usage=Usage(len(self.prompt_token_ids), len(self._token_ids), self._n_cached),
+            timings=Timings(
+                cache_n=self._n_cached,
+                prompt_n=len(self.prompt_token_ids) - self._n_cached,
+                prompt_ms=self._prefill_seconds * 1e3,
+                predicted_n=self._n_sampled,
+                predicted_ms=(self._seconds - self._prefill_seconds) * 1e3,
+                sampling_ms=self._sampling_seconds * 1e3,
+            ),
+            seed=self.seed,
+            sampling=self._sampler.settings,
+            logprobs=self._logprobs.copy() if self._request.logprobs else None,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ---- the phases ----
+
+    def _lifecycle(self) -> Generator[Delta, None, None]:
+        try:
+            logits = self._prefill()
+            if logits is not None:
+                yield from self._stream(self._decode(logits))
+        finally:
+            self._give_back()
+
+    def _prefill(self) -> Floats | None:
+        """Evaluate the prompt; None if cancelled."""
+        start = time.perf_counter()
+        prompt, progress = self.prompt_token_ids, self._request.progress
+        self._n_cached = done = self._session.keep_prefix(prompt)
+        logits: Floats | None = None
+        while done < len(prompt) and not self._cancelled:
+            part = prompt[done : done + self._n_batch]
+            logits = self._session.forward(part, out=logits)
+            done += len(part)
+            if progress is not None:
+                progress(done, len(prompt))
+        self._prefill_seconds = time.perf_counter() - start
+        if self._cancelled:
+            self._finish("cancelled")
+            return None
+        self._sampler.accept(prompt)
+        return logits
+
+    def _decode(self, logits: Floats) -> Iterator[int]:
+        """Choose and evaluate tokens until something ends it."""
+        session, sampler, ids = self._session, self._sampler, self._token_ids
+        while True:
+            if self._cancelled:
+                return self._finish("cancelled")
+            if len(ids) >= self._limit:
+                return self._finish("length")
+            start = time.perf_counter()
+            token = sampler.sample(logits, session.position)
+            self._sampling_seconds += time.perf_counter() - start
+            self._n_sampled += 1
+            if token in self._ends:
+                return self._finish("stop", self._ends[token])
+            if self._request.logprobs:
+                self._logprobs.append(token_logprob(logits, token, self._request.top_logprobs))
+            sampler.accept([token])
+            ids.append(token)
+            yield token
+            if len(ids) < self._limit and not self._cancelled:
+                if session.position != len(self.prompt_token_ids) + len(ids) - 1:
+                    raise ArgumentError("the session was used for something else meanwhile")
+                session.forward([token], out=logits)
+
+    def _stream(self, tokens: Iterator[int]) -> Iterator[Delta]:
+        """Make text of tokens, and look for stop strings in it."""
+        decoder = self._tokenizer.stream_decoder()
+        cut = StopFilter(self._request.stop)
+        text = ""
+        for token in tokens:
+            text = cut.feed(decoder.decode([token]))
+            if cut.matched is not None:
+                break
+            if text:
+                yield self._delta(text)
+                text = ""
+        text += cut.feed(decoder.flush()) + cut.flush()
+        if cut.matched is not None:
+            self._finish("stop", cut.matched)
+        if text or self._n_passed_on < len(self._token_ids):
+            yield self._delta(text)
+
+    def _delta(self, text: str) -> Delta:
+        since, self._n_passed_on = self._n_passed_on, len(self._token_ids)
+        self._texts.append(text)
+        logprobs = self._logprobs[since:] if self._request.logprobs else None
+        return Delta(text, self._token_ids[since:], logprobs)
+
+    def _finish(self, reason: FinishReason, stop_reason: str | int | None = None) -> None:
+        self._finish_reason, self._stop_reason = reason, stop_reason
+
+    def _give_back(self) -> None:
+        if self._session is not self._request.session:
+            self._session.close()
+
+
+def token_logprob(logits: Floats, token: int, top: int = 0) -> TokenLogprob:
+    """Logprob of a token, and those of the `top` likeliest tokens.
+
+    Parameters
+    ----------
+    logits : ndarray of float32, shape (n_vocab,)
+        Scores of the decoder, before any sampling stage.
+    token : int
+        The token.
+    top : int
+        How many of the likeliest tokens to list.
+    """
+    # Differences first: they are exact, and nothing is lost beside a large logit.
+    shifted = logits.astype(np.float64) - float(logits.max())
+    log_sum = math.log(np.exp(shifted).sum())
+    best = largest(logits, min(top, len(logits))) if top else ()
+    return TokenLogprob(
+        token,
+        float(shifted[token]) - log_sum,
+        [(int(i), float(shifted[i]) - log_sum) for i in best],
+    )

@@ -1,0 +1,105 @@
+"""Sessions: positions, errors that change nothing, and reuse of a prefix."""
+
+import numpy as np
+import pytest
+
+from rml.errors import ArgumentError, ClosedError, ContextOverflow
+
+
+def sum_so_far(tokens):
+    return sum(tokens) % 300
+
+
+def test_forward_continues_at_the_position(make_session):
+    session, decoder = make_session(sum_so_far)
+
+    assert session.forward([1, 2]).argmax() == 3
+    assert session.forward(np.array([4])).argmax() == 7
+    assert (session.position, session.tokens) == (3, [1, 2, 4])
+    rows = session.forward((5, 6), all_logits=True)
+    assert rows.shape == (2, 300)
+    assert rows.argmax(axis=1).tolist() == [12, 18]
+    assert decoder.calls == [[1, 2], [4], [5, 6]]
+
+
+def test_forward_into_an_array(make_session):
+    session, _ = make_session(sum_so_far)
+    out = np.empty(300, np.float32)
+
+    assert session.forward([1], out=out) is out
+    assert out.argmax() == 1
+
+
+@pytest.mark.parametrize("bad", [[], [-1], [300], [1.5], ["a"]])
+def test_bad_tokens_change_nothing(make_session, bad):
+    session, decoder = make_session(sum_so_far)
+    session.forward([1])
+
+    with pytest.raises(ArgumentError):
+        session.forward(bad)
+
+    assert (session.position, decoder.caches[0].tokens) == (1, [1])
+
+
+def test_overflow_changes_nothing(make_session):
+    session, decoder = make_session(sum_so_far, n_ctx=4)
+    session.forward([1, 2, 3])
+
+    with pytest.raises(ContextOverflow) as caught:
+        session.forward([4, 5])
+
+    assert (caught.value.needed, caught.value.limit) == (5, 4)
+    assert decoder.caches[0].tokens == session.tokens == [1, 2, 3]
+    assert session.forward([4]).argmax() == 10
+
+
+def test_truncate(make_session):
+    session, decoder = make_session(sum_so_far)
+    session.forward([1, 2, 3])
+
+    session.truncate(np.int64(1))
+
+    assert (session.position, decoder.caches[0].tokens) == (1, [1])
+    assert session.forward([5]).argmax() == 6
+    for bad in (-1, 3, 1.0, None, True, "1"):
+        with pytest.raises(ArgumentError, match="from 0 to 2"):
+            session.truncate(bad)
+    assert session.position == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "ids", "kept"),
+    [
+        ([], [1, 2], 0),
+        ([1, 2, 3], [1, 2, 3, 4], 3),
+        ([1, 2, 3], [1, 2, 3], 2),  # the last token is evaluated again: its logits are needed
+        ([1, 2, 3], [1], 0),
+        ([1, 2, 3], [1, 9, 3, 4], 1),
+        ([1, 2, 3], [9, 2, 3], 0),
+    ],
+)
+def test_keep_prefix(make_session, before, ids, kept):
+    session, decoder = make_session(sum_so_far)
+    if before:
+        session.forward(before)
+
+    assert session.keep_prefix(ids) == kept
+    assert decoder.caches[0].tokens == session.tokens == ids[:kept]
+
+
+def test_a_closed_session_says_so(make_session):
+    session, decoder = make_session(sum_so_far)
+    with session:
+        session.forward([1])
+    session.close()
+
+    assert session.closed
+    assert decoder.caches[0].closed
+    for use in (
+        lambda: session.forward([1]),
+        lambda: session.truncate(0),
+        lambda: session.keep_prefix([1]),
+        session.__enter__,
+    ):
+        with pytest.raises(ClosedError):
+            use()
