@@ -1,1 +1,105 @@
-"""rml: a local language-model engine for Python; readable, exact, fast."""
+"""rml: a local language-model engine for Python; readable, exact, fast.
+
+    import rml
+
+    with rml.load("smollm2") as model:
+        print(model.generate("The capital of France is", max_tokens=8))
+
+Everything public is listed in ``__all__``. A name is imported when it is first used, so that
+``import rml`` costs nothing to a program that needs one part only.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rml.errors import (
+    ArgumentError,
+    CheckpointError,
+    ClosedError,
+    ContextOverflow,
+    DownloadError,
+    GrammarError,
+    NumericError,
+    RmlError,
+    TemplateError,
+    TokenizerError,
+    UnsupportedModel,
+)
+
+if TYPE_CHECKING:
+    from rml.basics import dequantize, info
+    from rml.files import Checkpoint, Tensor, open_checkpoint
+    from rml.generation.results import Completion, Delta, Timings, TokenLogprob, Usage
+    from rml.generation.sampling import Sampler
+    from rml.generation.session import Session
+    from rml.generation.settings import SamplingSettings
+    from rml.generation.stop import StopFilter
+    from rml.generation.stream import Stream
+    from rml.model import Model, load
+    from rml.tokenizers import Tokenizer, load_tokenizer
+    from rml.tokenizers.chat_template import UNSET, ChatTemplate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "UNSET",
+    "ArgumentError",
+    "ChatTemplate",
+    "Checkpoint",
+    "CheckpointError",
+    "ClosedError",
+    "Completion",
+    "ContextOverflow",
+    "Delta",
+    "DownloadError",
+    "GrammarError",
+    "Model",
+    "NumericError",
+    "RmlError",
+    "Sampler",
+    "SamplingSettings",
+    "Session",
+    "StopFilter",
+    "Stream",
+    "TemplateError",
+    "Tensor",
+    "Timings",
+    "TokenLogprob",
+    "Tokenizer",
+    "TokenizerError",
+    "UnsupportedModel",
+    "Usage",
+    "__version__",
+    "dequantize",
+    "info",
+    "load",
+    "load_tokenizer",
+    "open_checkpoint",
+]
+
+_HOMES = {
+    "rml.basics": ("dequantize", "info"),
+    "rml.files": ("Checkpoint", "Tensor", "open_checkpoint"),
+    "rml.generation.results": ("Completion", "Delta", "Timings", "TokenLogprob", "Usage"),
+    "rml.generation.sampling": ("Sampler",),
+    "rml.generation.session": ("Session",),
+    "rml.generation.settings": ("SamplingSettings",),
+    "rml.generation.stop": ("StopFilter",),
+    "rml.generation.stream": ("Stream",),
+    "rml.model": ("Model", "load"),
+    "rml.tokenizers": ("Tokenizer", "load_tokenizer"),
+    "rml.tokenizers.chat_template": ("UNSET", "ChatTemplate"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+    if name not in _HOME:
+        raise AttributeError(f"module 'rml' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
