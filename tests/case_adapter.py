@@ -89,3 +89,33 @@ def render(template, messages, tools, add_generation_prompt, variables, now):
         now,
         **variables,
     )
+
+
+def _session(path):
+    from rml.files import open_checkpoint
+    from rml.generation.session import Session
+    from rml.llm.decoder import DecoderLM
+
+    decoder = DecoderLM(open_checkpoint(path), compute="f32")
+    return Session(decoder, n_ctx=decoder.config.n_ctx_train, kv_type="f32")
+
+
+def logits(path, ids):
+    """Logits after every token, in the mode that rounds nothing."""
+    with _session(path) as session:
+        return session.forward(ids, all_logits=True).tolist()
+
+
+def greedy(path, ids, n):
+    """The `n` likeliest tokens after `ids`, one after the other."""
+    from rml.generation.sampling import Sampler
+    from rml.generation.settings import SamplingSettings
+
+    sampler = Sampler(SamplingSettings(temperature=0))
+    chosen = []
+    with _session(path) as session:
+        row = session.forward(ids)
+        while len(chosen) < n:
+            chosen.append(sampler.sample(row, session.position))
+            row = session.forward(chosen[-1:])
+    return chosen
