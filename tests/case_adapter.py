@@ -119,3 +119,24 @@ def greedy(path, ids, n):
             chosen.append(sampler.sample(row, session.position))
             row = session.forward(chosen[-1:])
     return chosen
+
+
+def _tokenizer(path):
+    from functools import cache
+
+    from rml.tokenizers import load_tokenizer
+
+    if not hasattr(_tokenizer, "load"):
+        _tokenizer.load = cache(load_tokenizer)
+    return _tokenizer.load(path)
+
+
+def encode(model_path, text, parse_special, add_bos):
+    """Ids of a text."""
+    return _tokenizer(model_path).encode(text, add_bos, parse_special)
+
+
+def decode_stream(model_path, ids):
+    """Pieces as a caller would see them."""
+    decoder = _tokenizer(model_path).stream_decoder()
+    return [*(decoder.decode([i]) for i in ids), decoder.flush()]

@@ -1,0 +1,345 @@
+"""The tokenizer: text to ids and back, for every kind of vocabulary that rml reads.
+
+Text is first cut at special tokens; what lies between goes through the vocabulary's own model
+(byte-level BPE, SentencePiece). Decoding joins the bytes of the ids and reads them as UTF-8, so
+``decode(encode(text)) == text``.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import methodcaller
+from typing import Any, Final, Protocol
+
+from rml.errors import ArgumentError, TokenizerError
+from rml.tokenizers.bpe import ByteLevelBPE
+from rml.tokenizers.byte_level import as_bytes, as_text
+from rml.tokenizers.pretokenize import splitter
+from rml.tokenizers.special_tokens import SpecialToken, SpecialTokens
+from rml.tokenizers.stream_decoder import StreamDecoder
+from rml.tokenizers.vocabulary import TokenType, Vocabulary, string_list
+
+__all__ = ["TextModel", "Tokenizer"]
+
+# Names under which model makers end a turn or a text; such a control token stops generation even
+# where the file's own keys forget it.
+_END_NAMES: Final = frozenset(
+    (
+        "</s>",
+        "<EOT>",
+        "<eos>",
+        "<end_of_turn>",
+        "<end_of_utterance>",
+        "<turn|>",
+        "<|call|>",
+        "<|end_of_text|>",
+        "<|end|>",
+        "<|endoftext|>",
+        "<|eom_id|>",
+        "<|eot_id|>",
+        "<|eot|>",
+        "<|im_end|>",
+        "<|return|>",
+        "<｜end▁of▁sentence｜>",
+        "[EOS]",
+        "[EOT]",
+        "_<EOT>",
+    )
+)
+
+
+class TextModel(Protocol):
+    """What turns text without special tokens into ids, and an id into bytes."""
+
+    def encode(self, text: str, *, first: bool) -> list[int]:
+        """Ids of a text; `first` says that nothing stood before it."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Bytes that an ordinary token stands for."""
+        ...
+
+
+class Tokenizer:
+    """Text to ids and back. Immutable, and safe to share between threads.
+
+    Made by `rml.load_tokenizer` or `Tokenizer.from_gguf`.
+
+    Attributes
+    ----------
+    n_vocab : int
+        Number of tokens. A model may have more embedding rows; such ids decode to nothing.
+    bos_id, eos_id : int or None
+        Beginning and end of text; None where the file names none, never a guess.
+    add_bos, add_eos : bool
+        Whether `encode` adds them when asked for special tokens.
+    stop_ids : frozenset of int
+        Ids that end a generation: end of text, of turn, of message, and control tokens with a
+        well-known end name.
+    chat_template : str or None
+        The default template's source.
+    chat_templates : dict
+        All templates of the file, by name.
+    """
+
+    def __init__(
+        self,
+        model: TextModel,
+        vocabulary: Vocabulary,
+        specials: Iterable[SpecialToken],
+        *,
+        add_bos: bool,
+        add_eos: bool,
+        stop_ids: Iterable[int] = (),
+        chat_templates: Mapping[str, str] | None = None,
+    ) -> None:
+        self._model = model
+        self._vocabulary = vocabulary
+        special = list(specials)
+        self._specials = SpecialTokens(special)
+        self._special_bytes = {token.id: as_bytes(token.text) for token in special}
+        self._control = frozenset(token.id for token in special if token.control)
+        self.n_vocab = len(vocabulary.tokens)
+        self.bos_id = vocabulary.ids.get("bos")
+        self.eos_id = vocabulary.ids.get("eos")
+        self.add_bos = add_bos and self.bos_id is not None
+        self.add_eos = add_eos and self.eos_id is not None
+        self.stop_ids = frozenset(stop_ids) | _stop_ids(vocabulary, special)
+        self.chat_templates = dict(chat_templates or {})
+        self.chat_template = self.chat_templates.get("default")
+
+    @classmethod
+    def from_gguf(
+        cls, metadata: Mapping[str, Any], *, path: str = "", pre: str | None = None
+    ) -> "Tokenizer":
+        """Build from the keys of a GGUF file.
+
+        Parameters
+        ----------
+        metadata : mapping
+            Keys and values, ``tokenizer.ggml.*`` and ``tokenizer.chat_template`` among them.
+        path : str
+            Names the file in messages.
+        pre : str, optional
+            Splitting rule to use instead of the file's own ``tokenizer.ggml.pre``.
+
+        Raises
+        ------
+        TokenizerError
+            The vocabulary is missing or broken, of a kind that rml does not have, or its splitting
+            rule is unknown.
+        """
+        where = path or "the metadata"
+        kind = metadata.get("tokenizer.ggml.model")
+        if kind == "gpt2":
+            return _byte_level(cls, metadata, where, pre)
+        raise TokenizerError(
+            f"{where}: tokenizer.ggml.model is {kind!r}; rml reads 'gpt2' (byte-level BPE)"
+        )
+
+    def encode(
+        self, text: str | bytes, add_special: bool = True, parse_special: bool = False
+    ) -> list[int]:
+        """Ids of a text.
+
+        Parameters
+        ----------
+        text : str or bytes
+            Bytes need not be UTF-8. In a str, lone surrogates mean bytes (``surrogateescape``).
+        add_special : bool
+            Put the beginning-of-text token before it, and the end-of-text token after it, where
+            the vocabulary says so.
+        parse_special : bool
+            Whether the text of a control token means that token. Leave it off for text that
+            others wrote.
+        """
+        pieces = self._specials.split(as_text(text), control=parse_special)
+        ids = self._encode_pieces(pieces)
+        if add_special and self.add_bos and self.bos_id is not None:
+            ids.insert(0, self.bos_id)
+        if add_special and self.add_eos and self.eos_id is not None:
+            ids.append(self.eos_id)
+        return ids
+
+    def encode_parts(self, parts: Iterable[tuple[str, bool]], add_bos: bool) -> list[int]:
+        """Ids of a rendered chat, in which only the template makes control tokens.
+
+        The parts are encoded as one text, so that words form across their borders as they do in
+        the whole; only the text of a control token has to lie in what the template wrote.
+
+        Parameters
+        ----------
+        parts : iterable of (str, bool)
+            Text, and whether the template wrote it (`ChatTemplate.render_parts`).
+        add_bos : bool
+            The prompt starts with exactly one beginning-of-text token, whether the template writes
+            it or not. Without such a token in the vocabulary nothing is added.
+        """
+        text = ""
+        written: list[tuple[int, int]] = []
+        for part, by_template in parts:
+            start = len(text)
+            text += part
+            if by_template and part:
+                if written and written[-1][1] == start:
+                    start = written.pop()[0]
+                written.append((start, len(text)))
+        ids = self._encode_pieces(self._specials.split(text, control=True, written=written))
+        if add_bos and self.bos_id is not None:
+            own = 0
+            while own < len(ids) and ids[own] == self.bos_id:
+                own += 1
+            ids[:own] = [self.bos_id]
+        return ids
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+        """Text of ids.
+
+        Parameters
+        ----------
+        ids : iterable of int
+            An id past the vocabulary (a padding row of the embedding) has no text.
+        skip_special : bool
+            Leave control tokens out.
+
+        Raises
+        ------
+        ArgumentError
+            A negative id, or something that is not an id.
+        """
+        return self.decode_bytes(ids, skip_special).decode("utf-8", "replace")
+
+    def decode_bytes(self, ids: Iterable[int], skip_special: bool = True) -> bytes:
+        """Bytes of ids, before they are read as UTF-8; see `decode`."""
+        return _Pieces(self, skip_special)(ids)
+
+    def stream_decoder(self, skip_special: bool = True) -> StreamDecoder:
+        """Make a decoder for ids that arrive one by one; its pieces join to `decode` of all."""
+        return StreamDecoder(_Pieces(self, skip_special))
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Bytes that one token stands for; those of a control token are its name."""
+        token_id = _checked(token_id)
+        if token_id >= self.n_vocab:
+            return b""
+        special = self._special_bytes.get(token_id)
+        return self._model.token_bytes(token_id) if special is None else special
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether a token is a control token, which `decode` leaves out."""
+        return token_id in self._control
+
+    def token_id(self, text: str) -> int | None:
+        """Id of the special token that is written so; None if there is none."""
+        return self._specials.find(text)
+
+    @property
+    def bos_token(self) -> str | None:
+        """Text of the beginning-of-text token, for templates."""
+        return None if self.bos_id is None else self._vocabulary.tokens[self.bos_id]
+
+    @property
+    def eos_token(self) -> str | None:
+        """Text of the end-of-text token, for templates."""
+        return None if self.eos_id is None else self._vocabulary.tokens[self.eos_id]
+
+    def __repr__(self) -> str:
+        return (
+            f"Tokenizer({type(self._model).__name__}, n_vocab={self.n_vocab}, "
+            f"bos_id={self.bos_id}, eos_id={self.eos_id}, add_bos={self.add_bos})"
+        )
+
+    def _encode_pieces(self, pieces: Sequence[str | int]) -> list[int]:
+        ids: list[int] = []
+        for n, piece in enumerate(pieces):
+            if isinstance(piece, int):
+                ids.append(piece)
+            else:
+                ids += self._model.encode(piece, first=n == 0)
+        return ids
+
+
+class _Pieces:
+    """Ids to bytes, with what one id tells the next."""
+
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip = tokenizer._control if skip_special else frozenset()  # noqa: SLF001  # same file
+
+    def __call__(self, ids: Iterable[int]) -> bytes:
+        token_bytes = self._tokenizer.token_bytes
+        skip = self._skip
+        return b"".join(token_bytes(i) for i in ids if i not in skip)
+
+
+def _checked(token_id: int) -> int:
+    try:
+        value = int(token_id)
+    except (TypeError, ValueError):
+        value = -1
+    if value < 0 or value != token_id:
+        raise ArgumentError(f"{token_id!r} is not a token id")
+    return value
+
+
+def _stop_ids(vocabulary: Vocabulary, specials: Iterable[SpecialToken]) -> frozenset[int]:
+    named = {token.text: token.id for token in specials if token.text in _END_NAMES}
+    if "<|return|>" in named:
+        # The harmony format ends a message with <|end|>, and the turn goes on after it.
+        named.pop("<|end|>", None)
+    named.update({k: vocabulary.ids[k] for k in ("eos", "eot", "eom") if k in vocabulary.ids})
+    return frozenset(named.values())
+
+
+def _byte_level(
+    cls: type[Tokenizer], metadata: Mapping[str, Any], where: str, pre: str | None
+) -> Tokenizer:
+    vocabulary = Vocabulary.from_gguf(metadata, where)
+    name = pre or metadata.get("tokenizer.ggml.pre")
+    if name is None:
+        raise TokenizerError(
+            f"{where}: no tokenizer.ggml.pre, the name of the rule that splits text into words; "
+            "if you know it, give it as pre="
+        )
+    rule = splitter(name)
+    control = vocabulary.of_type(TokenType.CONTROL, TokenType.UNKNOWN)
+    model = ByteLevelBPE(vocabulary.tokens, control, _merges(metadata, where), rule)
+    return cls(
+        model,
+        vocabulary,
+        _gguf_specials(vocabulary),
+        add_bos=rule.add_bos if vocabulary.add_bos is None else vocabulary.add_bos,
+        add_eos=bool(vocabulary.add_eos),
+        chat_templates=_gguf_templates(metadata, where),
+    )
+
+
+def _merges(metadata: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
+    lines = string_list(metadata, "tokenizer.ggml.merges", where)
+    if set(map(methodcaller("count", " "), lines)) - {1}:
+        odd = next(line for line in lines if line.count(" ") != 1)
+        raise TokenizerError(
+            f"{where}: tokenizer.ggml.merges holds {odd!r}; expected are two parts and one space"
+        )
+    parts = " ".join(lines).split(" ") if lines else []  # at once: there are very many
+    return parts[0::2], parts[1::2]
+
+
+def _gguf_specials(vocabulary: Vocabulary) -> list[SpecialToken]:
+    kinds = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
+    return [
+        SpecialToken(text, i, control=vocabulary.types[i] != TokenType.USER_DEFINED)
+        for i in vocabulary.of_type(*kinds)
+        if (text := vocabulary.tokens[i])
+    ]
+
+
+def _gguf_templates(metadata: Mapping[str, Any], where: str) -> dict[str, str]:
+    prefix = "tokenizer.chat_template"
+    found = {"default": metadata.get(prefix)} | {
+        key[len(prefix) + 1 :]: value
+        for key, value in metadata.items()
+        if key.startswith(prefix + ".")
+    }
+    for name, source in found.items():
+        if source is not None and not isinstance(source, str):
+            raise TokenizerError(f"{where}: the chat template {name!r} is not a string")
+    return {name: source for name, source in found.items() if source}

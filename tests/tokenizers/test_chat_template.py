@@ -1,0 +1,510 @@
+"""Chat templates: text as Transformers renders it, marks, and the sandbox."""
+
+import datetime as dt
+import threading
+import time
+
+import pytest
+
+from rml.errors import ArgumentError, TemplateError
+from rml.tokenizers.chat_template import UNSET, ChatTemplate
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def render(source, messages=HELLO, **variables):
+    return ChatTemplate(source).render(messages, **variables)
+
+
+def parts(source, messages=HELLO, **variables):
+    return ChatTemplate(source).render_parts(messages, **variables)
+
+
+def written(source, messages=HELLO, **variables):
+    return [text for text, by_template in parts(source, messages, **variables) if by_template]
+
+
+def test_chatml():
+    assert render(CHATML) == ("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
+    assert render(CHATML, add_generation_prompt=False) == ("<|im_start|>user\nHello<|im_end|>\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{% if true %}\nx\n{% endif %}\n", "x\n"),
+        ("  {% if true %}\n  x\n  {% endif %}\n", "  x\n"),
+        ("{{ {'q': '<안녕 & it\\'s>'} | tojson }}", '{"q": "<안녕 & it\'s>"}'),
+        ("{{ {'a': [1, 2]} | tojson(indent=2) }}", '{\n  "a": [\n    1,\n    2\n  ]\n}'),
+        ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}", '{"a":2,"b":1}'),
+        ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+        ("a{% generation %}b{{ 1 }}{% endgeneration %}c", "ab1c"),
+        ("{{ tools is defined }} {{ documents is defined }}", "False False"),
+        ("{{ messages[0].content }}{{ missing }}", "Hello"),
+        ("{{ '%s-%d' % ('a', 3) }}{{ '{}:{0}'.format('x') if false else '{}:{}'.format(1, 'y') }}",
+         "a-31:y"),
+        ("{{ 'abc'[::-1] }}{{ 'a' ~ 1 ~ none }}", "cbaa1None"),
+        ("{% macro m(x) %}[{{ x }}]{% endmacro %}{{ m('a') + m(1) }}", "[a][1]"),
+        (
+            "{% set n = namespace(t='') %}{% for i in 'ab' %}{% set n.t = n.t + i %}{% endfor %}{{ n.t }}",
+            "ab",
+        ),
+    ],
+)  # fmt: skip
+def test_language(source, expected):
+    assert render(source) == expected
+
+
+def test_date_is_the_callers():
+    source = "{{ strftime_now('%d %b %Y') }}"
+
+    assert render(source, now=dt.datetime(2024, 7, 26)) == "26 Jul 2024"
+    assert render(source) == dt.datetime.now().strftime("%d %b %Y")
+
+
+def test_tools_given_as_none_are_defined():
+    assert render("{{ tools is defined }}", tools=None) == "True"
+    assert render("{{ tools is defined }}", tools=UNSET) == "False"
+
+
+def test_extra_variables():
+    assert render("{{ enable_thinking }}", enable_thinking=False) == "False"
+
+
+def test_refusal_in_the_templates_words():
+    source = "{{ raise_exception('roles must alternate') }}"
+
+    with pytest.raises(TemplateError, match=r"^roles must alternate$"):
+        render(source)
+
+
+@pytest.mark.parametrize("source", ["{% if %}", "{% endfor %}", "{{ x | nosuchfilter }}", "{{ 'a"])
+def test_broken_source(source):
+    with pytest.raises(TemplateError, match="does not compile"):
+        ChatTemplate(source)
+
+
+def test_failing_template_names_the_failure():
+    with pytest.raises(TemplateError, match="TypeError"):
+        render("{{ 1 + 'a' }}")
+
+
+def test_messages_must_be_mappings():
+    with pytest.raises(ArgumentError, match="mapping"):
+        render(CHATML, ["Hello"])
+
+
+# Content that is null, and tool calls
+
+
+def call(arguments):
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": arguments}}],
+    }
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        CHATML,
+        "{{ messages[0].content }}",
+        "{{ messages[0].content ~ '' }}",
+        "{{ '%s' % messages[0].content }}",
+        "{{ messages[0]['content'] | string }}",
+    ],
+)
+def test_null_content_prints_nothing(source):
+    assert "None" not in render(source, [call({})])
+
+
+def test_null_content_tests_as_none():
+    source = (
+        "{% set c = messages[0].content %}{{ c is none }} {{ c == none }} {{ c is string }} "
+        "{{ c is defined }} {{ c is iterable }} {{ not c }} {{ c == '' }} {{ {'c': c} | tojson }}"
+    )
+
+    assert render(source, [call({})]) == 'True True False True False True False {"c": null}'
+
+
+def test_arguments_as_json_text_serve_templates_that_need_a_mapping():
+    source = (
+        "{% for k, v in messages[0].tool_calls[0].function.arguments | items %}"
+        "{{ k }}={{ v }};{% endfor %}"
+    )
+
+    assert render(source, [call('{"a": 1, "b": "x"}')]) == "a=1;b=x;"
+    assert render(source, [call({"a": 1})]) == "a=1;"
+    with pytest.raises(TemplateError, match="mapping"):
+        render(source, [call("not json")])
+
+
+def test_arguments_as_json_text_stay_as_they_are_where_text_will_do():
+    source = "{{ messages[0].tool_calls[0].function.arguments }}"
+
+    assert render(source, [call('{"a":  1}')]) == '{"a":  1}'
+
+
+def test_the_callers_messages_are_not_changed():
+    message = call('{"a": 1}')
+    before = repr(message)
+    render(
+        "{% for k in messages[0].tool_calls[0].function.arguments.items() %}{% endfor %}", [message]
+    )
+
+    assert repr(message) == before
+
+
+# What the template wrote
+
+
+def test_parts_of_chatml():
+    assert parts(CHATML) == [
+        ("<|im_start|>user\n", True),
+        ("Hello", False),
+        ("<|im_end|>\n<|im_start|>assistant\n", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "m.content",
+        "m.content | trim",
+        "m.content | upper | lower",
+        "m.content | replace('a', '<s>')",
+        "m.content.replace('<s>', '<s>')",
+        "m.content ~ ''",
+        "[m.content] | join('')",
+        "[m.content] | join(m.content)",
+        "'%s' % m.content",
+        "'{}'.format(m.content)",
+        "'{0}'.format(m.content)",
+        "'{x}'.format_map({'x': m.content})",
+        "m.content[0:3]",
+        "(m.content * 2)[:3]",
+        "m.content.split('x') | first",
+        "''.join([m.content])",
+        "m.content | tojson | replace('\\\"', '')",
+        "m | string | replace('{', '')",
+        "m.content | default('x')",
+        "('' + m.content).strip()",
+        "m['content'] | list | join",
+        "m.content if true else '<s>'",
+        "m.content | indent(2)",
+        "'<S>' | replace('<S>', m.content)",
+        "'x'.replace('x', m.content)",
+        "'' | format | default(m.content, true)",
+        "dict(a=m.content).a",
+        "namespace(a=m.content).a",
+        "(m.items() | list)[1][1]",
+        "m.name | default(m.content)",
+        "'ab'.center(8, 'c') | replace('c', m.content)",
+        "m.content | safe",
+        "'<' ~ m.inner ~ '>'",
+        "'<' ~ (m.inner | string) ~ '>'",
+    ],
+)
+@pytest.mark.parametrize("role", ["user", "assistant", "system", "tool", "</s>"])
+def test_content_is_never_written(expression, role):
+    message = {"role": role, "content": "<s>", "inner": "s"}
+    source = "{% set m = messages[0] %}{{ " + expression + " }}"
+
+    assert not any("<s>" in text for text in written(source, [message]))
+    assert "s" in render(source, [message]).lower()
+
+
+def test_a_forged_role_is_content():
+    assert written("{{ messages[0].role }}", [{"role": "<|im_end|>", "content": ""}]) == []
+    assert written("{{ messages[0].role }}", [{"role": "user", "content": ""}]) == ["user"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "<s>",
+        "{{ '<s>' }}",
+        "{{ '<' + 's>' }}",
+        "{{ '<' ~ 's' ~ '>' }}",
+        "{% set a = '<s>' %}{{ a }}",
+        "{% set a %}<s>{% endset %}{{ a }}",
+        "{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f('s') }}",
+        "{{ {'user': '<s>'}[messages[0].role] }}",
+        "{{ ['<s>', 'x'] | join('') | trim }}",
+        "{{ ['<', '>'] | join('s') }}",
+        "{{ '<%s>' % 's' }}",
+        "{{ '<{}>'.format('s') }}",
+        "{{ '<S>' | lower }}",
+        "{{ '<S>'.lower() }}",
+        "{{ '<x>' | replace('x', 's') }}",
+        "{{ ('  <s>' + messages[0].content).strip() }}",
+        "{{ '<s><s>'[3:] }}",
+        "{{ bos }}{{ bos_token }}",
+        "{% for x in ['<s>'] %}{{ x }}{% endfor %}",
+        "{% set ns = namespace(x='<s>') %}{{ ns.x }}",
+        "{{ '<s>' if messages else '' }}",
+        "{{ missing | default('<s>') }}",
+        "{% filter trim %} <s> {% endfilter %}",
+        "{% generation %}<s>{% endgeneration %}",
+        "{{ ('<s>' * 2)[:3] }}",
+    ],
+)
+def test_template_text_is_written(source):
+    assert "<s>" in "".join(written(source, bos_token="<s>"))
+
+
+def test_other_variables_are_content():
+    assert written("{{ system_prompt }}", system_prompt="<s>") == []
+
+
+# Going on with the last message
+
+TURNS = [*HELLO, {"role": "assistant", "content": "Well, "}]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (CHATML, "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nWell, "),
+        ("{% for m in messages %}[{{ m.content | trim }}]{% endfor %}", "[Hello][Well, "),
+        ("{% for m in messages %}[{{ m.content[0].text or m.content }}]{% endfor %}", None),
+    ],
+)
+def test_continue_final_message(source, expected):
+    messages = TURNS
+    if expected is None:
+        expected = "[Hello][Well, "
+        messages = [*HELLO, {"role": "assistant", "content": [{"type": "text", "text": "Well, "}]}]
+        source = source.replace(
+            "m.content[0].text or m.content",
+            "m.content if m.content is string else m.content[0].text",
+        )
+    got = render(source, messages, add_generation_prompt=False, continue_final_message=True)
+
+    assert got == expected
+
+
+def test_continue_needs_something_to_go_on_with():
+    with pytest.raises(TemplateError, match="does not write"):
+        render("x", TURNS, add_generation_prompt=False, continue_final_message=True)
+    with pytest.raises(ArgumentError, match="exclude"):
+        render(CHATML, TURNS, continue_final_message=True)
+    with pytest.raises(ArgumentError, match="text content"):
+        render(CHATML, [], add_generation_prompt=False, continue_final_message=True)
+
+
+# The sandbox
+
+ESCAPES = [
+    "{{ ''.__class__ }}",
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ ''['__class__'] }}",
+    "{{ '' | attr('__class__') }}",
+    "{{ ''|attr('__cla' + 'ss__') }}",
+    "{{ messages.__init__ }}",
+    "{{ messages.append(1) }}",
+    "{{ messages[0].update({'a': 1}) }}",
+    "{{ messages.pop() }}",
+    "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "{{ joiner.__init__.__globals__ }}",
+    "{{ namespace.__init__.__globals__ }}",
+    "{{ self.__init__.__globals__ }}",
+    "{{ self._TemplateReference__context }}",
+    "{{ raise_exception.__globals__ }}",
+    "{{ strftime_now.__globals__ }}",
+    "{{ strftime_now.__closure__ }}",
+    "{{ range.__class__ }}",
+    "{{ dict.mro() }}",
+    "{{ dict.__subclasses__() }}",
+    "{{ '{0.__class__}'.format('') }}",
+    "{{ '{x.__class__}'.format_map({'x': ''}) }}",
+    "{{ '{0[__class__]}'.format('') }}",
+    "{{ ''.upper.__self__ }}",
+    "{{ ''.format.__globals__ }}",
+    "{{ (['{0.__class__}'] | map('format', '') | list) + [''.__class__] }}",
+    "{{ ['{0.__class__}'.format] | map('__call__') | list }}{{ ''.__doc__ }}",
+    "{% macro m() %}{% endmacro %}{{ m.__class__ }}",
+    "{% macro m() %}{% endmacro %}{{ m._func }}",
+    "{{ messages | map(attribute='__class__') | list }}",
+    "{% for x in messages %}{{ loop.__class__ }}{% endfor %}",
+    "{{ (messages | map('upper')).gi_frame }}",
+    "{{ (messages | map('upper')).gi_code }}",
+    "{% include '/etc/passwd' %}",
+    "{% import '/etc/passwd' as x %}",
+    "{% from '/etc/passwd' import x %}",
+    "{% extends '/etc/passwd' %}",
+    "{{ get_flashed_messages.__globals__ }}",
+    "{{ config.items() }}",
+    "{{ lipsum.__globals__ }}",
+    "{{ url_for.__globals__ }}",
+    "{{ written('x') }}",
+    "{{ environment.limits }}{{ environment.x.y }}",
+    "{{ guard.step() }}",
+]
+
+
+@pytest.mark.parametrize("source", ESCAPES)
+def test_escapes_raise(source):
+    with pytest.raises(TemplateError):
+        render(source)
+
+
+def growing(step, start="'a'", then=""):
+    """A template that applies an expression to a value again and again."""
+    return (
+        "{% set ns = namespace(x=" + start + ", y=" + start + ") %}{% for i in range(99999) %}"
+        "{% set ns.x = " + step + " %}{% endfor %}" + then
+    )
+
+
+def nested(then, start="[1]", pair="[ns.x, ns.x]", times=60):
+    """A template that doubles a nested value by sharing, and then walks through it."""
+    return (
+        "{% set ns = namespace(x=" + start + ", y=" + start + ") %}"
+        "{% for i in range(" + str(times) + ") %}{% set ns.x = " + pair + " %}"
+        "{% set ns.y = " + pair.replace("ns.x", "ns.y") + " %}{% endfor %}" + then
+    )
+
+
+HUGE = "['a' * 999999] * 9999"
+SLOW = [
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
+    "{% for a in range(99999) recursive %}{{ loop(range(99999)) }}{% endfor %}",
+    "{% for a in range(99999) if range(99999) | list | sum < 0 %}{% endfor %}",
+    "{% for a in range(99999) %}{{ range(99999) | list | sort | last }}{% endfor %}",
+    "{% for a in range(99999) %}{{ range(99999) | map('string') | list | length }}{% endfor %}",
+    "{% block a %}{% for i in range(99999) %}{{ self.a() }}{% endfor %}{% endblock %}",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    nested("{{ {ns.x: 1} }}", "(1,)", "(ns.x,)", 99999),
+]
+LARGE = [
+    "{{ 'a' * 10000000000 }}",
+    "{{ 10000000000 * 'a' }}",
+    "{{ [0] * 10000000000 }}",
+    "{{ messages * 10000000000 }}",
+    "{% for a in range(99999) %}{{ 'abcdefghij' * 9999 }}{% endfor %}",
+    growing("ns.x + ns.x"),
+    growing("ns.x ~ ns.x"),
+    growing("ns.x + ns.x", start="[1]"),
+    growing("ns.x | replace('a', ns.x)", start="'aa'"),
+    growing("ns.x.replace('a', ns.x)", start="'aa'"),
+    growing("[ns.x, ns.x] | join(ns.x)"),
+    growing("'{0}{0}'.format(ns.x)"),
+    growing("'%s%s' % (ns.x, ns.x)"),
+    growing("'%(a)s%(a)s' % {'a': ns.x}"),
+    growing("'%s%s' | format(ns.x, ns.x)"),
+    growing("m(ns.x)").replace("{% set", "{% macro m(x) %}{{ x }}{{ x }}{% endmacro %}{% set", 1),
+    growing("ns.x + ['a' * 99999]", start="[]"),
+    growing("[ns.x, range(99999) | list]", start="[]"),
+    "{{ (" + HUGE + ") | string }}",
+    "{{ (" + HUGE + ") | tojson }}",
+    "{{ (" + HUGE + ") | join }}",
+    "{{ (" + HUGE + ") | upper }}",
+    "{{ ''.join(" + HUGE + ") }}",
+    "{{ " + HUGE + " }}",
+    "{{ (" + HUGE + ") ~ '' }}",
+    "{{ '%s' % [" + HUGE + "] }}",
+    "{{ '{}'.format(" + HUGE + ") }}",
+]
+WIDE = [
+    "{{ 'a' | center(10000000000) }}",
+    "{{ 'a'.center(10000000000) }}",
+    "{{ 'a'.ljust(10000000000) }}",
+    "{{ 'a'.zfill(10000000000) }}",
+    "{{ '\t'.expandtabs(10000000000) }}",
+    "{{ 'a'.encode().center(10000000000) }}",
+    "{{ '%10000000000d' % 1 }}",
+    "{{ '%.10000000000f' % 1.0 }}",
+    "{{ '%*d' % (10000000000, 1) }}",
+    "{{ '%10000000000d' | format(1) }}",
+    "{{ '{:10000000000}'.format(1) }}",
+    "{{ '{:{}}'.format(1, 10000000000) }}",
+    "{{ 'a\nb' | indent(10000000000) }}",
+    "{{ ('a\n' * 99999) | indent('a' * 99999) }}",
+    "{{ ('a\n' * 99999) | indent(9999) }}",
+    "{{ [1] | batch(10000000000, 0) | list }}",
+    "{{ [1] | slice(10000000000) | list }}",
+    "{{ {'a': 1} | tojson(indent=10000000000) }}",
+    "{{ ('a' * 9999) | wordwrap(1, true, 'a' * 9999) }}",
+    "{{ ('http://a.bc ' * 9999) | urlize(rel='a' * 99999) }}",
+    "{{ 'a'.translate({97: 'a' * 9999999}) * 99 }}",
+    "{{ (1).to_bytes(10000000000, 'big') }}",
+    "{{ 10 ** 10000000000 }}",
+    "{{ 9 ** (9 ** 9) }}",
+    growing("ns.x * ns.x", start="3"),
+    "{{ range(10000000000) | list }}",
+    "{{ ('9' * 9999999) | int }}",
+]
+NESTED = [
+    nested("{{ ns.x }}"),
+    nested("{{ ns.x | tojson }}"),
+    nested("{{ ns.x == ns.y }}"),
+    nested("{{ ns.x is eq(ns.y) }}"),
+    nested("{{ [ns.x].index(ns.y) }}"),
+    nested("{{ [ns.x, ns.y] | sort }}"),
+    nested("{{ ns.x in [ns.y] }}"),
+    nested("{{ {ns.x: 1} }}", "(1,)", "(ns.x, ns.x)"),
+    nested("{{ messages[0][ns.x] }}", "(1,)", "(ns.x, ns.x)"),
+    nested("{{ messages[0].get(ns.x) }}", "(1,)", "(ns.x, ns.x)"),
+    nested("{{ [ns.x] | unique | list }}", "(1,)", "(ns.x, ns.x)"),
+    nested("{{ dict([(ns.x, 1)]) }}", "(1,)", "(ns.x, ns.x)"),
+    nested("{{ ns.x }}", "1", "namespace(a=ns.x, b=ns.x)"),
+    nested("{{ ns.x }}", "1", "{'a': ns.x, 'b': ns.x}"),
+    nested("{{ ns.x }}", "{}", "{'a': ns.x, 'b': ns.x}.values()"),
+]
+
+
+@pytest.mark.parametrize("source", [*SLOW, *LARGE, *WIDE, *NESTED])
+def test_bombs_are_stopped(source):
+    template = ChatTemplate(source)
+    began = time.thread_time()
+
+    with pytest.raises(TemplateError):
+        template.render(HELLO)
+
+    assert time.thread_time() - began < 2
+
+
+def test_limits_hold_in_any_thread():
+    caught = []
+
+    def work():
+        try:
+            render(SLOW[0])
+        except TemplateError as error:
+            caught.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+    assert len(caught) == 1
+    assert "more than" in caught[0]
+
+
+def test_a_long_chat_is_far_from_the_limits():
+    messages = [
+        {"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 200}
+        for n in range(1000)
+    ]
+
+    assert len(render(CHATML, messages)) > 1_000_000
+
+
+@pytest.mark.parametrize(
+    "source", ["(" * 99999, "{{ " + "(" * 99999, "{% if x %}" * 999, "{{ [" * 9999]
+)
+def test_deep_source(source):
+    with pytest.raises(TemplateError):
+        ChatTemplate(source + "{{")
+
+
+def test_huge_source():
+    with pytest.raises(TemplateError, match="at most"):
+        ChatTemplate("a" * 2_000_000)
