@@ -39,7 +39,8 @@ def say(message: str, *, newline: bool = True) -> None:
 
 def answer(text: str) -> None:
     """Print a piece of an answer to stdout at once, with no line feed added."""
-    click.echo(printable(text) if sys.stdout.isatty() else text, nl=False)
+    # Not click.echo, which takes escape sequences out of what is piped.
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 

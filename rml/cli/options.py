@@ -289,7 +289,7 @@ class Command(click.Command):
                 self.params.append(
                     click.Option(
                         [f"ignored_{flags[-1].lstrip('-').replace('-', '_')}", *free],
-                        is_flag=not values,
+                        is_flag=None if values else True,
                         multiple=bool(values),
                         hidden=True,
                         expose_value=False,

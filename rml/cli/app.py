@@ -1,0 +1,107 @@
+"""The program ``rml``: its commands, and how it ends.
+
+Exit codes: 0 done, 1 an error that rml reports, 2 a wrong command line, 130 interrupted. An error
+is one message on stderr; ``-v`` shows the traceback.
+
+A command's file is imported when the command is run, so that ``rml --help`` and ``rml list`` start
+without what a model needs.
+"""
+
+import sys
+import traceback
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import click
+
+from rml.errors import RmlError
+
+__all__ = ["COMMANDS", "cli", "main"]
+
+# Command -> what the list of commands says about it; its code is in the file of that name.
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "chat": "Chat with a model; fetches it if needed.",
+        "run": "Complete a text.",
+        "pull": "Fetch a model.",
+        "list": "List the models on this machine.",
+        "rm": "Delete a model from the cache.",
+        "show": "Show what is in a model file.",
+        "tok": "Show how a text is cut into tokens.",
+        "bench": "Measure speed.",
+        "info": "Show what rml runs on.",
+    }
+)
+
+
+class Failure(click.ClickException):
+    """An error that rml reports: its message alone, exit code 1."""
+
+    exit_code = 1
+
+
+class Group(click.Group):
+    """The commands, imported on demand; errors and interrupts become exit codes here."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
+        """Import the file of a command."""
+        if name not in COMMANDS:
+            return None
+        command = import_module(f"rml.cli.{name}").command
+        if not isinstance(command, click.Command):
+            raise TypeError(f"rml.cli.{name}.command is no command")
+        return command
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except RmlError as error:
+            if ctx.meta.get("rml.verbose"):
+                click.echo(traceback.format_exc(), err=True, nl=False)
+            raise Failure(str(error)) from error
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(130) from None
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        import_module("rml.cli.info").print_version()
+        ctx.exit()
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show version, backend, instruction-set level and OpenMP.",
+)
+def cli() -> None:
+    """Run local language models: readable, exact, fast.
+
+    Start with: rml chat
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line and leave the process."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character is no reason to stop an answer.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    cli(prog_name="rml")
+    raise AssertionError("click leaves the process itself")

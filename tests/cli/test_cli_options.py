@@ -1,0 +1,180 @@
+"""Options: flags, environment, what is ignored, what is refused."""
+
+import click
+import pytest
+
+from rml.cli import options as table
+from rml.cli.options import Command, load_arguments, option, options, sampling_arguments
+
+
+def parse(args, names=(*table.MODEL_OPTIONS, *table.SAMPLING_OPTIONS), env=None):
+    """Return (values, output) of a command with the shared options."""
+    found = {}
+
+    @click.command(cls=Command)
+    @click.argument("text", required=False)
+    @options(*names)
+    def command(**values):
+        found.update(values)
+
+    result = click.testing.CliRunner().invoke(command, args, env=env)
+    if result.exit_code:
+        raise click.UsageError(result.output)
+    return found, result.stderr
+
+
+def test_defaults_leave_everything_to_the_model():
+    values, _ = parse([])
+    assert values["model"] == "smollm2"
+    assert load_arguments(values) == {}
+    assert sampling_arguments(values) == {}
+
+
+def test_every_spelling_of_llama_cpp():
+    line = (
+        "-m x.gguf -n 8 -c 512 -b 64 -t 3 -s 7 --temp 0 --top-k 5 --top-p 0.5 --min-p 0.1 "
+        "-ctk f32 -ctv f32 -r END --typical 0.9 --repeat-penalty 1.1 -l 5-inf -l 6+1.5"
+    )
+    values, _ = parse(line.split())
+    assert values["model"] == "x.gguf"
+    assert load_arguments(values) == {
+        "n_threads": 3,
+        "n_ctx": 512,
+        "n_batch": 64,
+        "kv_type": "f32",
+    }
+    assert sampling_arguments(values) == {
+        "max_tokens": 8,
+        "seed": 7,
+        "temperature": 0.0,
+        "top_k": 5,
+        "top_p": 0.5,
+        "min_p": 0.1,
+        "typical_p": 0.9,
+        "repeat_penalty": 1.1,
+        "stop": ["END"],
+        "logit_bias": {5: float("-inf"), 6: 1.5},
+    }
+
+
+@pytest.mark.parametrize("flag", ["-n", "--predict", "--n-predict"])
+def test_one_option_has_several_flags(flag):
+    assert parse([flag, "3"])[0]["n_predict"] == 3
+
+
+def test_a_short_flag_may_touch_its_value():
+    assert parse(["-n8", "-t2", "-m", "x"])[0]["n_predict"] == 8
+
+
+def test_minus_one_and_zero_mean_no_limit():
+    values, _ = parse(["-n", "-1", "-s", "-1", "-c", "0"])
+    assert sampling_arguments(values) == {}
+    assert load_arguments(values) == {}
+    assert sampling_arguments(parse(["-n", "0"])[0]) == {"max_tokens": 0}
+
+
+def test_names_are_those_of_the_library():
+    """Every argument that an option makes is one that rml.load or a generation has."""
+    from rml.generation.request import GenerateOptions
+
+    values, _ = parse([])
+    numbers = {name: 1 for name in values if name not in {"stop", "logit_bias", "model"}}
+    filled = {**values, **numbers, "stop": ("x",), "logit_bias": ("1+1",), "cache_type_k": "f16"}
+    filled["cache_type_v"] = "f16"
+    assert set(sampling_arguments(filled)) <= set(GenerateOptions.__annotations__)
+    assert set(load_arguments(filled)) <= {"n_threads", "compute", "n_ctx", "n_batch", "kv_type"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "name", "value"),
+    [
+        ("RML_ARG_MODEL", "other.gguf", "model", "other.gguf"),
+        ("RML_ARG_CTX_SIZE", "99", "ctx_size", 99),
+        ("RML_ARG_N_PREDICT", "5", "n_predict", 5),
+        ("RML_ARG_TEMP", "0.3", "temperature", 0.3),
+        ("RML_ARG_TEMPERATURE", "0.3", "temperature", 0.3),
+        ("RML_ARG_CACHE_TYPE_K", "f32", "cache_type_k", "f32"),
+        ("RML_ARG_OFFLINE", "on", "offline", True),
+    ],
+)
+def test_the_environment(variable, text, name, value):
+    assert parse([], env={variable: text})[0][name] == value
+
+
+def test_the_command_line_wins_over_the_environment():
+    assert parse(["-c", "7"], env={"RML_ARG_CTX_SIZE": "99"})[0]["ctx_size"] == 7
+
+
+def test_llama_cpp_s_variables_are_read_on_request(monkeypatch):
+    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "99")
+    assert parse([])[0]["ctx_size"] is None
+    monkeypatch.setenv("RML_LLAMA_ENV", "1")
+    assert parse([])[0]["ctx_size"] == 99
+
+
+def test_gpu_flags_are_accepted_with_one_notice():
+    line = "-ngl -1 -fa on -sm layer --no-kv-offload -n 4 hello"
+    values, output = parse(line.split())
+    assert values["text"] == "hello"
+    assert values["n_predict"] == 4
+    assert output.count("ignored") == 1
+    assert {"-ngl", "-fa", "-sm", "-nkvo"} <= set(output.split())
+
+
+def test_flags_that_say_what_rml_does_anyway_get_no_notice():
+    values, output = parse(["-no-cnv", "--no-display-prompt", "--jinja", "hello"])
+    assert values["text"] == "hello"
+    assert output == ""
+
+
+@pytest.mark.parametrize(
+    "args", [["-fa", "hello"], ["-fa", "on", "hello"], ["hello", "-fa"], ["hello", "-fa", "auto"]]
+)
+def test_flash_attention_may_leave_its_value_out(args):
+    assert parse(args)[0]["text"] == "hello"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--no-such-flag"],
+        ["-n", "many"],
+        ["-c", "-5"],
+        ["--compute", "int4"],
+        ["a", "b"],
+        ["-ngl"],
+    ],
+)
+def test_a_wrong_command_line_is_refused(args):
+    with pytest.raises(click.UsageError):
+        parse(args)
+
+
+def test_keys_and_values_of_different_types_are_refused():
+    values, _ = parse(["-ctk", "f16", "-ctv", "f32"])
+    with pytest.raises(click.UsageError, match="-ctk f16 -ctv f32"):
+        load_arguments(values)
+    assert load_arguments(parse(["-ctv", "f32"])[0]) == {"kv_type": "f32"}
+
+
+@pytest.mark.parametrize("text", ["x+1", "5", "+1", "5+", "5*3", ""])
+def test_a_logit_bias_that_cannot_be_read(text):
+    values, _ = parse(["-l", text])
+    with pytest.raises(click.UsageError, match="expected a token id"):
+        sampling_arguments(values)
+
+
+def test_a_template_is_a_file_or_a_name(tmp_path):
+    path = tmp_path / "t.jinja"
+    path.write_text("{{ messages }}")
+    assert load_arguments({"chat_template": str(path)}) == {"chat_template": "{{ messages }}"}
+    assert load_arguments({"chat_template": "tool_use"}) == {"chat_template": "tool_use"}
+
+
+def test_an_option_can_be_changed_by_a_command():
+    @click.command()
+    @option("batch_size", default=3)
+    def command(batch_size):
+        click.echo(batch_size)
+
+    assert click.testing.CliRunner().invoke(command).output == "3\n"
