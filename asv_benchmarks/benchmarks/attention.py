@@ -58,6 +58,6 @@ class AttentionDecode:
     def track_cache_read(self, *params):
         arrays = (self.cache.k_pages, self.cache.v_pages, self.cache.k_scales, self.cache.v_scales)
         n_bytes = sum(array.nbytes for array in arrays if array is not None)
-        return n_bytes / seconds_per_call(self.run) / 1e9
+        return round(n_bytes / seconds_per_call(self.run) / 1e9, 2)
 
     track_cache_read.unit = "GB of cache/s"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["THREADS", "check_close", "n_threads_of", "seconds_per_call", "skip_without"]
+__all__ = ["THREADS", "check_close", "n_threads_of", "seconds_per_call"]
 
 THREADS = ["one", "all"]
 AT_LEAST = 0.2  # seconds a rate is measured
@@ -41,9 +41,3 @@ def check_close(got: np.ndarray, want: np.ndarray, relative: float) -> None:
     worst = float(np.abs(got - want).max() / np.abs(want).max())
     if not worst <= relative:
         raise AssertionError(f"the answer is off by {worst:.2g} of the largest value")
-
-
-def skip_without(condition: object, what: str) -> None:
-    """Skip a combination that this version or backend does not have."""
-    if not condition:
-        raise NotImplementedError(what)

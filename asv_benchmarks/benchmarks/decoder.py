@@ -69,11 +69,11 @@ class DecoderStep:
         self.decode()
 
     def track_decode(self, *params):
-        return 1.0 / seconds_per_call(self.decode)
+        return round(1.0 / seconds_per_call(self.decode), 2)
 
     track_decode.unit = "tokens/s, batch 1, context 128, prefill excluded"
 
     def track_prefill(self, *params):
-        return CONTEXT / seconds_per_call(self.prefill)
+        return round(CONTEXT / seconds_per_call(self.prefill), 1)
 
     track_prefill.unit = "tokens/s of a prompt of 128, from an empty cache"

@@ -1,31 +1,35 @@
 """Kernels: seconds a call, and gigabytes of weights read a second.
 
-One token (decode: bound by memory) and 64 tokens (prefill: bound by arithmetic), matrices of
-2048 x 2048, one thread and all.
+One token (as in decode) and 64 tokens (as in prefill), matrices of 2048 x 2048: small enough for
+a last-level cache, so that the figure is the kernel's and not the memory's (decoder.py has that).
+Formats are those that the installed rml multiplies.
 """
 
 import numpy as np
 
-from benchmarks.common import THREADS, check_close, n_threads_of, seconds_per_call, skip_without
+from benchmarks.common import THREADS, check_close, n_threads_of, seconds_per_call
 from benchmarks.synthetic import FORMATS, random_matrix
+from rml import _kernels
 
 SIZE = 2048
 CHECKED_ROWS = 32
 # Error of a product against float64, as a part of its largest value: inputs rounded to 8 bits,
 # to 8 bits twice, or not at all.
 WITHIN = {"int8": 2e-2, "int8x2": 1e-4, "f32": 1e-5}
-PLAIN = ("F32", "F16", "BF16")
+STORED = [name for name in FORMATS if name in _kernels.WEIGHT_FORMATS]
+# Format and way to multiply: plain numbers know only f32.
+WEIGHTS = [
+    f"{name} {compute}"
+    for name in STORED
+    for compute in (("int8x2", "int8", "f32") if name.startswith(("Q", "I")) else ("f32",))
+]
 
 
 class _Weights:
     """A matrix in the benchmark's format, with what is needed to check products with it."""
 
-    def make(self, format_name: str, compute: str, n_tokens: int, threads: str) -> None:
-        from rml import _kernels
-
-        skip_without(format_name in _kernels.WEIGHT_FORMATS, f"no kernel for {format_name}")
-        skip_without(compute == "f32" or format_name not in PLAIN, "plain numbers: always f32")
-        self.kernels = _kernels
+    def make(self, weights: str, n_tokens: int, threads: str) -> None:
+        format_name, compute = weights.split()
         rng = np.random.default_rng(0)
         self.weight = random_matrix(rng, format_name, SIZE, SIZE)
         self.x = rng.standard_normal((n_tokens, SIZE), np.float32)
@@ -41,17 +45,17 @@ class _Weights:
         """The first rows' products in float64."""
         n_bytes = self.weight.data.nbytes // SIZE * CHECKED_ROWS
         values = np.empty(CHECKED_ROWS * SIZE, np.float32)
-        self.kernels.dequantize(self.weight.data[:n_bytes], self.weight.type, values)
+        _kernels.dequantize(self.weight.data[:n_bytes], self.weight.type, values)
         rows = values.reshape(CHECKED_ROWS, SIZE).astype(np.float64)
         return self.x.astype(np.float64) @ rows.T
 
     def gigabytes_per_second(self, call, n_matrices: int = 1) -> float:
-        return n_matrices * self.weight.data.nbytes / seconds_per_call(call) / 1e9
+        return round(n_matrices * self.weight.data.nbytes / seconds_per_call(call) / 1e9, 2)
 
 
 class _Product(_Weights):
-    params = [list(FORMATS), ["int8x2", "int8", "f32"], [1, 64], THREADS]
-    param_names = ["format", "compute", "tokens", "threads"]
+    params = [WEIGHTS, [1, 64], THREADS]
+    param_names = ["weights", "tokens", "threads"]
     timeout = 120
 
 
@@ -64,7 +68,7 @@ class MatmulMany(_Product):
         check_close(self.out[:, :CHECKED_ROWS], self.truth(), self.within)
 
     def run(self):
-        self.kernels.matmul_many(self.x, [self.weight], [self.out], **self.options)
+        _kernels.matmul_many(self.x, [self.weight], [self.out], **self.options)
 
     def time_matmul_many(self, *params):
         self.run()
@@ -78,7 +82,7 @@ class MatmulMany(_Product):
 class MatmulGlu(_Product):
     """Gate and up products, the same matrix for both, with SiLU."""
 
-    params = [list(FORMATS), ["int8x2", "int8", "f32"], [1], THREADS]
+    params = [WEIGHTS, [1], ["one"]]
 
     def setup(self, *params):
         self.make(*params)
@@ -88,7 +92,7 @@ class MatmulGlu(_Product):
         check_close(self.out[:, :CHECKED_ROWS], want, 2 * self.within)
 
     def run(self):
-        self.kernels.matmul_glu(self.x, self.weight, self.weight, self.out, **self.options)
+        _kernels.matmul_glu(self.x, self.weight, self.weight, self.out, **self.options)
 
     def time_matmul_glu(self, *params):
         self.run()
@@ -102,7 +106,7 @@ class MatmulGlu(_Product):
 class Accumulate(_Product):
     """One product added to the residual stream."""
 
-    params = [list(FORMATS), ["int8x2", "int8", "f32"], [1], THREADS]
+    params = [WEIGHTS, [1], ["one"]]
 
     def setup(self, *params):
         self.make(*params)
@@ -111,7 +115,7 @@ class Accumulate(_Product):
         check_close(self.out[:, :CHECKED_ROWS], 1.0 + self.truth(), self.within)
 
     def run(self):
-        self.kernels.accumulate(self.x, self.weight, self.out, **self.options)
+        _kernels.accumulate(self.x, self.weight, self.out, **self.options)
 
     def time_accumulate(self, *params):
         self.run()
@@ -125,11 +129,11 @@ class Accumulate(_Product):
 class Dequantize(_Weights):
     """Blocks to float32, 4 million values."""
 
-    params = [list(FORMATS), THREADS]
+    params = [STORED, THREADS]
     param_names = ["format", "threads"]
 
     def setup(self, format_name, threads):
-        self.make(format_name, "f32", 1, threads)
+        self.make(f"{format_name} f32", 1, threads)
         self.values = np.empty(SIZE * SIZE, np.float32)
         self.run()
         if not np.isfinite(self.values).all() or not self.values.any():
@@ -138,7 +142,7 @@ class Dequantize(_Weights):
     def run(self):
         n_threads = self.options["n_threads"]
         weight = self.weight
-        self.kernels.dequantize(weight.data, weight.type, self.values, n_threads=n_threads)
+        _kernels.dequantize(weight.data, weight.type, self.values, n_threads=n_threads)
 
     def time_dequantize(self, *params):
         self.run()
@@ -156,10 +160,7 @@ class Rows:
     param_names = ["tokens"]
 
     def setup(self, n_tokens):
-        from rml import _kernels
-
         rng = np.random.default_rng(0)
-        self.kernels = _kernels
         self.x = rng.standard_normal((n_tokens, SIZE), np.float32)
         self.weight = np.ones(SIZE, np.float32)
         self.out = np.empty_like(self.x)
@@ -175,10 +176,10 @@ class Rows:
         check_close(self.cos, np.cos(np.outer(np.arange(n_tokens), self.inv_freq)), 1e-6)
 
     def time_rms_norm(self, n_tokens):
-        self.kernels.rms_norm(self.x, self.weight, self.out, eps=1e-5)
+        _kernels.rms_norm(self.x, self.weight, self.out, eps=1e-5)
 
     def time_rope_angles(self, n_tokens):
-        self.kernels.rope_angles(self.position, self.inv_freq, self.cos, self.sin)
+        _kernels.rope_angles(self.position, self.inv_freq, self.cos, self.sin)
 
     def time_rotate(self, n_tokens):
-        self.kernels.rotate(self.cos, self.sin, self.heads, interleaved=True)
+        _kernels.rotate(self.cos, self.sin, self.heads, interleaved=True)

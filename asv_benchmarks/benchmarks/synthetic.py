@@ -19,32 +19,32 @@ ALIGNMENT = 32
 
 @dataclass(frozen=True)
 class Layout:
-    """A tensor type: GGUF id, values and bytes of a block, and where its f16 scales lie."""
+    """A tensor type: GGUF id, values and bytes of a block, f16 numbers to put at byte offsets."""
 
     id: int
     length: int
     n_bytes: int
-    scales: tuple[int, ...]
-    scale: float
+    scales: dict[int, float]
 
 
-# Scales are such that a weight is of the order of 0.02.
+# Scales are such that a weight is of the order of 0.02, minimums such that the mean is about 0:
+# else all rows of a product would be nearly equal.
 FORMATS = {
-    "F32": Layout(0, 1, 4, (), 0.0),
-    "F16": Layout(1, 1, 2, (), 0.0),
-    "BF16": Layout(30, 1, 2, (), 0.0),
-    "Q8_0": Layout(8, 32, 34, (0,), 3e-4),
-    "Q4_0": Layout(2, 32, 18, (0,), 4e-3),
-    "Q4_1": Layout(3, 32, 20, (0, 2), 4e-3),
-    "Q5_0": Layout(6, 32, 22, (0,), 2e-3),
-    "Q5_1": Layout(7, 32, 24, (0, 2), 2e-3),
-    "Q2_K": Layout(10, 256, 84, (80, 82), 1e-3),
-    "Q3_K": Layout(11, 256, 110, (108,), 3e-4),
-    "Q4_K": Layout(12, 256, 144, (0, 2), 1e-4),
-    "Q5_K": Layout(13, 256, 176, (0, 2), 6e-5),
-    "Q6_K": Layout(14, 256, 210, (208,), 3e-5),
-    "IQ4_NL": Layout(20, 32, 18, (0,), 3e-4),
-    "IQ4_XS": Layout(23, 256, 136, (0,), 3e-5),
+    "F32": Layout(0, 1, 4, {}),
+    "F16": Layout(1, 1, 2, {}),
+    "BF16": Layout(30, 1, 2, {}),
+    "Q8_0": Layout(8, 32, 34, {0: 3e-4}),
+    "Q4_0": Layout(2, 32, 18, {0: 4e-3}),
+    "Q4_1": Layout(3, 32, 20, {0: 4e-3, 2: -3e-2}),
+    "Q5_0": Layout(6, 32, 22, {0: 2e-3}),
+    "Q5_1": Layout(7, 32, 24, {0: 2e-3, 2: -3.1e-2}),
+    "Q2_K": Layout(10, 256, 84, {80: 1e-3, 82: 1.5e-3}),
+    "Q3_K": Layout(11, 256, 110, {108: 3e-4}),
+    "Q4_K": Layout(12, 256, 144, {0: 1e-4, 2: 7.5e-4}),
+    "Q5_K": Layout(13, 256, 176, {0: 6e-5, 2: 9.3e-4}),
+    "Q6_K": Layout(14, 256, 210, {208: 3e-5}),
+    "IQ4_NL": Layout(20, 32, 18, {0: 3e-4}),
+    "IQ4_XS": Layout(23, 256, 136, {0: 3e-5}),
 }
 
 
@@ -59,7 +59,7 @@ class Matrix:
 
 
 def random_matrix(rng: np.random.Generator, format_name: str, rows: int, cols: int) -> Matrix:
-    """Make a matrix of random weights; quantized blocks are random codes with one small scale."""
+    """Make a matrix of random weights; quantized blocks are random codes."""
     layout = FORMATS[format_name]
     if not layout.scales:
         values = (rng.standard_normal((rows, cols), np.float32) * np.float32(0.02)).ravel()
@@ -70,8 +70,8 @@ def random_matrix(rng: np.random.Generator, format_name: str, rows: int, cols: i
         return Matrix(format_name, rows, cols, values.view(np.uint8))
     shape = (rows * cols // layout.length, layout.n_bytes)
     blocks = rng.integers(0, 256, shape, dtype=np.uint8)
-    for offset in layout.scales:
-        blocks[:, offset : offset + 2] = np.array([layout.scale], np.float16).view(np.uint8)
+    for offset, value in layout.scales.items():
+        blocks[:, offset : offset + 2] = np.array([value], np.float16).view(np.uint8)
     return Matrix(format_name, rows, cols, blocks.ravel())
 
 

@@ -69,7 +69,7 @@ def decoder_of(smollm2_path: Path) -> Iterator[Callable[[str], DecoderLM]]:
 
 def prompt_logits(decoder: DecoderLM, prompt: dict[str, Any]) -> np.ndarray:
     """Logits of each position that the golden keeps: (n, n_vocab) float32."""
-    cache = decoder.new_cache(N_CTX)
+    cache = decoder.new_cache(N_CTX, kv_type="f32")
     return decoder.forward(prompt["ids"], cache, all_logits=True)[prompt["positions"]]
 
 
@@ -127,7 +127,7 @@ def test_greedy_continuation(
     if REFERENCE_MODE:
         want, margins = want[:SHORT_RUN], margins[:SHORT_RUN]
     decoder = decoder_of(compute)
-    cache = decoder.new_cache(N_CTX)
+    cache = decoder.new_cache(N_CTX, kv_type="f32")
 
     got = [int(np.argmax(decoder.forward(prompt["ids"], cache)))]
     got += [int(np.argmax(decoder.forward([token], cache))) for token in want[:-1]]
