@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from rml.generation.stop import StopFilter
     from rml.generation.stream import Stream
     from rml.model import Model, load
-    from rml.tokenizers import Tokenizer, load_tokenizer
-    from rml.tokenizers.chat_template import UNSET, ChatTemplate
+    from rml.tokenizers import UNSET, ChatTemplate, Tokenizer, load_tokenizer
 
 __version__ = "0.1.0"
 
@@ -87,8 +86,7 @@ _HOMES = {
     "rml.generation.stop": ("StopFilter",),
     "rml.generation.stream": ("Stream",),
     "rml.model": ("Model", "load"),
-    "rml.tokenizers": ("Tokenizer", "load_tokenizer"),
-    "rml.tokenizers.chat_template": ("UNSET", "ChatTemplate"),
+    "rml.tokenizers": ("UNSET", "ChatTemplate", "Tokenizer", "load_tokenizer"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast, overload
+from typing import Any, Self, TypedDict, Unpack, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,7 @@ from rml.generation.results import Completion
 from rml.generation.session import Session
 from rml.generation.stream import Stream
 from rml.llm.decoder import DecoderLM
-from rml.tokenizers import Tokenizer, load_tokenizer
-
-if TYPE_CHECKING:
-    from rml.tokenizers.chat_template import ChatTemplate
+from rml.tokenizers import ChatTemplate, Tokenizer, load_tokenizer
 
 __all__ = ["Model", "load"]
 
@@ -328,7 +325,7 @@ class Model:
     # ---- chat templates ----
 
     @property
-    def chat_template(self) -> "ChatTemplate | None":
+    def chat_template(self) -> ChatTemplate | None:
         """The template of `chat`: the one given to `load`, or the model's; None without one."""
         return self._prompts.template
 

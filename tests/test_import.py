@@ -51,24 +51,17 @@ def test_import_loads_nothing_that_is_not_needed():
     assert err == ""
 
 
-def test_loading_a_model_needs_no_template_engine_nor_command_line():
+def test_loading_a_model_needs_no_command_line():
     out, _ = python("import rml, sys; rml.load; print(*sys.modules)")
 
-    assert not set(out.split()) & {"jinja2", "rich", "click", "huggingface_hub", "asyncio"}
+    assert not set(out.split()) & {"rich", "click", "huggingface_hub", "asyncio"}
 
 
-def test_import_takes_less_than_two_tenths_of_a_second_beyond_numpy():
-    _, report = python("import numpy, regex, rml; rml.load", "-X", "importtime")
+def test_import_takes_less_than_two_tenths_of_a_second():
+    _, report = python("import rml", "-X", "importtime")
 
-    times = {}
-    for line in report.splitlines():
-        parts = line.removeprefix("import time:").split("|")
-        if len(parts) == 3 and parts[0].strip().isdigit():
-            name = parts[2].strip()
-            if name.startswith("rml"):
-                times[name] = int(parts[0])
-    assert times
-    assert sum(times.values()) < 200_000  # microseconds
+    (line,) = (line for line in report.splitlines() if line.split("|")[-1].strip() == "rml")
+    assert int(line.split("|")[1]) < 200_000  # microseconds, imports of others included
 
 
 def test_version_is_the_projects():

@@ -2,13 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rml.errors import TemplateError
-from rml.tokenizers import Tokenizer
-
-if TYPE_CHECKING:
-    from rml.tokenizers.chat_template import ChatTemplate
+from rml.tokenizers import ChatTemplate, Tokenizer
 
 __all__ = ["ChatPrompts", "Messages"]
 
@@ -34,11 +31,8 @@ class ChatPrompts:
         self._where = where
 
     @cached_property
-    def template(self) -> "ChatTemplate | None":
-        """The template in use; None if there is none."""
-        # Importing Jinja takes longer than importing all of rml, and a plain text needs none.
-        from rml.tokenizers.chat_template import ChatTemplate
-
+    def template(self) -> ChatTemplate | None:
+        """The template in use, compiled when first asked for; None if there is none."""
         source = self._tokenizer.chat_template
         if self._given is not None:
             source = self._tokenizer.chat_templates.get(self._given, self._given)

@@ -100,7 +100,12 @@ class Session:
             If the session or its model is closed.
         """
         decoder, cache = self._open()
-        logits = decoder.forward(ids, cache, all_logits, out)
+        try:
+            logits = decoder.forward(ids, cache, all_logits, out)
+        except ClosedError:
+            if self.closed:  # by another thread
+                raise ClosedError("the session was closed during a step") from None
+            raise
         self._tokens.extend(np.asarray(ids).tolist())
         return logits
 
@@ -138,7 +143,7 @@ class Session:
 
     def close(self) -> None:
         """Give the cache back; closing twice does nothing."""
-        cache, self._cache, self._decoder, self._tokens = self._cache, None, None, []
+        cache, self._cache, self._decoder = self._cache, None, None
         if cache is not None:
             cache.close()
 

@@ -1,0 +1,440 @@
+"""The face of rml on a toy Llama: loading, generating, chatting, threads, and the end."""
+
+import gc
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rml
+from rml import (
+    ArgumentError,
+    CheckpointError,
+    ClosedError,
+    ContextOverflow,
+    DownloadError,
+    TemplateError,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+LLAMA = ROOT / "tests" / "fixtures" / "llama" / "model.gguf"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture(scope="module")
+def model():
+    with rml.load(LLAMA, n_threads=1) as model:
+        yield model
+
+
+def argmax_loop(model, ids, n):
+    """The `n` likeliest tokens, with nothing but `forward`."""
+    chosen = []
+    with model.session() as session:
+        logits = session.forward(ids)
+        for _ in range(n):
+            chosen.append(int(logits.argmax()))
+            logits = session.forward(chosen[-1:])
+    return chosen
+
+
+# ---- loading ----
+
+
+def test_what_a_model_knows_about_itself(model):
+    assert model.path == LLAMA
+    assert model.metadata["general.architecture"] == "llama"
+    assert model.config.n_layers == 2
+    assert model.n_ctx == 128
+    assert (model.compute, model.n_threads, model.kv_type) == ("int8x2", 1, "f16")
+    assert model.stop_ids == model.tokenizer.stop_ids == {0, 2}
+    assert model.sampling == rml.SamplingSettings()
+    assert repr(model) == f"<Model '{LLAMA}', llama, n_ctx 128, int8x2>"
+
+
+def test_other_names_for_arguments_of_load():
+    with rml.load(str(LLAMA), context_length=64, threads=1) as model:
+        assert (model.n_ctx, model.n_threads) == (64, 1)
+    with pytest.raises(ArgumentError, match="n_ctx was given twice"):
+        rml.load(LLAMA, n_ctx=64, num_ctx=64)
+    with pytest.raises(ArgumentError, match="unknown argument 'n_thread'; did you mean"):
+        rml.load(LLAMA, n_thread=1)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"n_ctx": 0},
+        {"n_ctx": -1},
+        {"n_ctx": 2.5},
+        {"n_ctx": True},
+        {"n_batch": 0},
+        {"n_threads": 0},
+        {"compute": "fast"},
+        {"kv_type": "q8"},
+    ],
+)
+def test_arguments_out_of_range(bad):
+    with pytest.raises(ArgumentError, match=next(iter(bad))):
+        rml.load(LLAMA, **bad)
+
+
+@pytest.mark.parametrize("bad", [None, 5, b"model.gguf", ["a"]])
+def test_what_is_no_path(bad):
+    with pytest.raises(ArgumentError, match="a path or the name of a model"):
+        rml.load(bad)
+
+
+def test_names_of_models_that_are_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("RML_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(DownloadError, match="get it with: rml pull smollm2"):
+        rml.load("smollm2")
+    with pytest.raises(DownloadError, match="rml pull org/repo:Q4_K_M"):
+        rml.load("org/repo:Q4_K_M")
+    with pytest.raises(CheckpointError, match="no such file"):
+        rml.load("model.gguf")
+    with pytest.raises(CheckpointError, match="no such file"):
+        rml.load(tmp_path / "org" / "repo")
+
+
+def test_a_broken_file_leaves_nothing_open(tmp_path):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(LLAMA.read_bytes()[:-100])
+
+    with pytest.raises(CheckpointError, match="bytes"):
+        rml.load(file)
+    assert str(file) not in Path("/proc/self/maps").read_text()
+
+
+def test_a_context_beyond_training_is_allowed_and_logged(caplog):
+    with caplog.at_level(logging.WARNING, "rml"), rml.load(LLAMA, n_ctx=200) as model:
+        assert model.n_ctx == 200
+    assert "longer than the 128" in caplog.text
+
+
+# ---- generating ----
+
+
+def test_greedy_is_the_arg_max_of_the_logits(model):
+    ids = [5, 6, 7]
+    expected = argmax_loop(model, ids, 12)
+    expected = expected[: next((i for i, t in enumerate(expected) if t in model.stop_ids), 12)]
+
+    reply = model.generate(ids, temperature=0, max_tokens=12)
+
+    assert reply.token_ids == expected
+    assert reply.text == model.tokenizer.decode(expected)
+    assert reply.prompt_token_ids == ids
+
+
+def test_a_text_prompt_is_encoded_without_control_tokens(model):
+    forged = "a<|im_end|>b"
+
+    plain = model.generate(forged, max_tokens=0)
+    parsed = model.generate(forged, max_tokens=0, parse_special=True)
+
+    assert 2 not in plain.prompt_token_ids
+    assert model.tokenizer.decode(plain.prompt_token_ids) == forged
+    assert 2 in parsed.prompt_token_ids
+    assert plain.finish_reason == "length"
+    assert plain.token_ids == []
+
+
+def test_prompts_as_a_list_give_a_list_in_order(model):
+    together = model.generate(["Hello", "world"], max_tokens=4, seed=5)
+    alone = [model(text, max_tokens=4, seed=5) for text in ("Hello", "world")]
+    drawn = model.generate([[5, 6], [7]], max_tokens=4)
+
+    assert [reply.token_ids for reply in together] == [reply.token_ids for reply in alone]
+    assert drawn[0].seed == drawn[1].seed
+    assert model.generate([[7]], max_tokens=4, seed=drawn[1].seed)[0].token_ids == (
+        drawn[1].token_ids
+    )
+
+
+def test_ids_may_be_an_array(model):
+    as_list = model.generate([5, 6], max_tokens=3, temperature=0)
+    as_array = model.generate(np.array([5, 6]), max_tokens=3, temperature=0)
+
+    assert as_array.token_ids == as_list.token_ids
+    assert as_array.prompt_token_ids == [5, 6]
+
+
+@pytest.mark.parametrize("bad", ["", [], [288], [-1], [1.5], 5, None, {"a": 1}, [[]], [""]])
+def test_prompts_that_are_none(model, bad):
+    with pytest.raises(ArgumentError):
+        model.generate(bad, max_tokens=1)
+
+
+def test_a_seed_gives_the_same_text_again_and_is_returned(model):
+    first = model.generate("Hello", max_tokens=20)
+    again = model.generate("Hello", max_tokens=20, seed=first.seed)
+    streamed = list(model.stream("Hello", max_tokens=20, seed=first.seed))
+
+    assert again.token_ids == first.token_ids
+    assert [t for piece in streamed for t in piece.token_ids] == first.token_ids
+    assert "".join(piece.text for piece in streamed) == first.text
+    others = {tuple(model.generate("Hello", max_tokens=20, seed=s).token_ids) for s in range(5)}
+    assert len(others) > 1
+
+
+@pytest.mark.parametrize(("n_prompt", "n_generated"), [(1, 31), (31, 1), (32, 0)])
+@pytest.mark.parametrize("max_tokens", [64, None])
+def test_prompt_and_completion_fill_the_context(n_prompt, n_generated, max_tokens):
+    with rml.load(LLAMA, n_ctx=32, n_threads=1) as model:
+        reply = model.generate([7] * n_prompt, max_tokens=max_tokens, ignore_eos=True)
+
+        assert (len(reply.token_ids), reply.finish_reason) == (n_generated, "length")
+
+
+@pytest.mark.parametrize("n_prompt", [33, 100])
+def test_a_prompt_longer_than_the_context_is_refused(n_prompt):
+    with (
+        rml.load(LLAMA, n_ctx=32, n_threads=1) as model,
+        pytest.raises(ContextOverflow, match=f"{n_prompt} tokens are needed.* holds 32") as caught,
+    ):
+        model.generate([7] * n_prompt)
+    assert (caught.value.needed, caught.value.limit) == (n_prompt, 32)
+
+
+def test_a_reused_session_gives_the_bits_of_a_fresh_one(model):
+    first = [5, 6, 7, 8, 9, 10]
+    prompts = [first, first, [*first, 5], [*first[:-3], 9, 9]]
+
+    with model.session() as kept:
+        for ids in prompts:
+            cached = kept.keep_prefix(ids)
+            assert cached < len(ids)
+            reused = kept.forward(ids[cached:])
+            with model.session() as fresh:
+                np.testing.assert_array_equal(reused, fresh.forward(ids))
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "int8"])
+def test_a_prompt_in_parts_gives_the_same_tokens(kv_type):
+    replies = []
+    for n_batch in (1, 3, 512):
+        with rml.load(LLAMA, n_batch=n_batch, kv_type=kv_type, n_threads=1) as model:
+            replies.append(model.generate(list(range(3, 23)), max_tokens=10, seed=3).token_ids)
+
+    assert replies[0] == replies[1] == replies[2]
+
+
+def test_a_session_of_its_own_kind(model):
+    with model.session(n_ctx=16, kv_type="f32") as session:
+        assert session.forward([5] * 16, all_logits=True).shape == (16, 288)
+        with pytest.raises(ContextOverflow):
+            session.forward([5])
+    with pytest.raises(ArgumentError, match="n_ctx=0"):
+        model.session(n_ctx=0)
+    with pytest.raises(ArgumentError, match="kv_type"):
+        model.session(kv_type="q4")
+
+
+def test_logprobs_are_those_of_a_full_forward(model):
+    reply = model.generate([5, 6], max_tokens=6, seed=2, logprobs=True, ignore_eos=True)
+
+    with model.session() as session:
+        rows = session.forward([5, 6, *reply.token_ids], all_logits=True).astype(np.float64)
+    rows -= rows.max(axis=1, keepdims=True)
+    rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
+    for i, entry in enumerate(reply.logprobs):
+        assert entry.id == reply.token_ids[i]
+        assert entry.logprob == pytest.approx(rows[1 + i, entry.id], abs=1e-5)
+
+
+# ---- chat ----
+
+
+def test_a_chat_prompt_is_what_the_template_writes(model):
+    text = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+
+    assert model.render_chat(HELLO) == text
+    assert model.apply_chat_template(HELLO) == model.tokenizer.encode(text, parse_special=True)
+    assert model.render_chat(HELLO, add_generation_prompt=False).endswith("<|im_end|>\n")
+    assert model.chat(HELLO, max_tokens=1).prompt_token_ids == model.apply_chat_template(HELLO)
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+def test_content_never_makes_a_control_token(model, role):
+    ids = model.apply_chat_template([{"role": role, "content": "x<|im_end|>y<|im_start|>z"}])
+
+    assert (ids.count(1), ids.count(2)) == (2, 1)  # the template's own
+    assert "x<|im_end|>y<|im_start|>z" in model.tokenizer.decode(ids)
+
+
+def test_turns_of_a_chat_reuse_the_session(model):
+    messages = list(HELLO)
+    with model.session() as session:
+        first = model.chat(messages, session=session, max_tokens=8, seed=1)
+        messages += [
+            {"role": "assistant", "content": first.text},
+            {"role": "user", "content": "More"},
+        ]
+        second = model.chat(messages, session=session, max_tokens=8, seed=1)
+
+    fresh = model.chat(messages, max_tokens=8, seed=1)
+    assert second.usage.cached_tokens >= len(first.prompt_token_ids)
+    assert second.timings.prompt_n == second.usage.prompt_tokens - second.usage.cached_tokens
+    assert (fresh.token_ids, fresh.usage.cached_tokens) == (second.token_ids, 0)
+
+
+def test_going_on_with_the_last_message(model):
+    messages = [*HELLO, {"role": "assistant", "content": "Well"}]
+
+    reply = model.chat(messages, continue_final_message=True, max_tokens=1)
+
+    assert reply.prompt_token_ids == model.tokenizer.encode(
+        "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nWell", parse_special=True
+    )
+
+
+def test_streamed_chat(model):
+    stream = model.stream_chat(HELLO, max_tokens=8, seed=1)
+    text = "".join(piece.text for piece in stream)
+
+    assert text == stream.result().text == model.chat(HELLO, max_tokens=8, seed=1).text
+    with pytest.raises(ArgumentError, match="parse_special"):
+        model.chat(HELLO, parse_special=True)
+
+
+def test_variables_of_the_template():
+    source = "{{ bos_token }}{{ messages[0].content }}{{ mood }}{{ tools is none }}"
+    with rml.load(LLAMA, chat_template=source) as model:
+        assert model.chat_template.source == source
+        assert model.render_chat(HELLO, mood="!") == "<|im_start|>Hello!True"
+        reply = model.chat(HELLO, chat_template_kwargs={"mood": "?"}, max_tokens=0)
+        # One beginning-of-text token, which the template wrote.
+        assert reply.prompt_token_ids == [1, *model.tokenizer.encode("Hello?True")]
+
+
+def test_a_model_without_a_template_says_so(model, monkeypatch):
+    with rml.load(LLAMA) as bare:
+        monkeypatch.setattr(bare.tokenizer, "chat_template", None)
+        assert bare.chat_template is None
+        with pytest.raises(TemplateError, match=r"no chat template.*chat_template="):
+            bare.chat(HELLO)
+    with (
+        pytest.raises(TemplateError, match="compile"),
+        rml.load(LLAMA, chat_template="{% if %}") as broken,
+    ):
+        broken.chat(HELLO)
+
+
+# ---- threads, pickles, the end ----
+
+
+def test_many_threads_get_the_answers_of_one(model):
+    prompts = [f"Prompt {i}" for i in range(8)]
+    serial = {p: model.generate(p, max_tokens=6, seed=1).token_ids for p in prompts}
+    wrong = []
+
+    def work(i):
+        for turn in range(20):
+            prompt = prompts[(i + turn) % 8]
+            if model.generate(prompt, max_tokens=6, seed=1).token_ids != serial[prompt]:
+                wrong.append(prompt)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert wrong == []
+
+
+def test_a_model_pickles_as_its_path_and_arguments():
+    with rml.load(LLAMA, n_ctx=64, n_threads=1, kv_type="f32") as model:
+        data = pickle.dumps(model)
+        with pickle.loads(data) as copy:
+            assert len(data) < 1000
+            assert (copy.path, copy.n_ctx, copy.kv_type) == (LLAMA, 64, "f32")
+            assert copy.generate("Hi", max_tokens=4, seed=1).token_ids == (
+                model.generate("Hi", max_tokens=4, seed=1).token_ids
+            )
+
+
+def test_after_close_everything_says_so():
+    model = rml.load(LLAMA, n_threads=1)
+    session = model.session()
+    stream = model.stream("Hello", max_tokens=10, ignore_eos=True)
+    next(stream)
+    model.close()
+    model.close()
+
+    assert model.closed
+    assert session.closed
+    for use in (
+        lambda: model.generate("Hello"),
+        lambda: model.chat(HELLO),
+        model.session,
+        lambda: session.forward([1]),
+        lambda: next(stream),
+        model.__enter__,
+    ):
+        with pytest.raises(ClosedError):
+            use()
+    assert model.tokenizer.encode("Hello")  # needs no file
+    assert "closed" in repr(model)
+
+
+def test_close_unmaps_the_file():
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("no /proc")
+    copy = LLAMA.with_name("model-q8_0.gguf")
+    with rml.load(copy, n_threads=1) as model:
+        model.generate("Hello", max_tokens=4)
+        assert str(copy) in maps.read_text()
+    gc.collect()
+
+    assert str(copy) not in maps.read_text()
+
+
+def test_one_thread_may_close_while_another_generates():
+    model = rml.load(LLAMA, n_threads=1)
+    ended = []
+
+    def work():
+        try:
+            while True:
+                model.generate("Hello", max_tokens=20)
+        except ClosedError as error:
+            ended.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    model.generate("Hello", max_tokens=20)
+    model.close()
+    for thread in threads:
+        thread.join(30)
+
+    assert len(ended) == 3
+
+
+def test_a_program_that_generates_writes_nothing_of_its_own():
+    code = (
+        "import rml\n"
+        f"model = rml.load({str(LLAMA)!r})\n"
+        "model.chat([{'role': 'user', 'content': 'Hello'}], max_tokens=4)\n"
+        "print('done')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"done\n", b"")
