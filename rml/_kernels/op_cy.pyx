@@ -43,7 +43,7 @@ cdef struct Stage:
     Py_ssize_t items
 
 cdef enum:
-    MAX_STAGES = 4
+    MAX_STAGES = 8
 
 
 cdef inline Py_ssize_t _share(Py_ssize_t items, int thread, int n_threads) noexcept nogil:

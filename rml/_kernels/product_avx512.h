@@ -96,9 +96,12 @@ RML_INLINE __m512i sum_rows(const __m512i *v) {
 
 typedef __m512i codes2_fn(const uint8_t *, const uint8_t *, ptrdiff_t);
 
-RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t row_bytes, const rml_inputs *in, int columns,
+RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t row_bytes, const rml_inputs *in, ptrdiff_t t, int columns,
                          codes2_fn *codes2, int bytes, int bias, int has_min) {
-    const ptrdiff_t units = in->k / RML_UNIT;
+    const ptrdiff_t units = in->k / RML_UNIT, first = t * columns;
+    const int8_t *codes = in->codes + first * in->k;
+    const float *scales = in->scales + first * units, *totals = in->totals + first * units;
+    const int32_t *sums = in->sums + first * units;
     const __m512i offsets = row_offsets(row_bytes);
     const uint8_t *next = w + 16 * row_bytes; /* the rows after these, fetched meanwhile */
     __m512 acc[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
@@ -107,7 +110,7 @@ RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t row_bytes, const rml_inputs
             _mm_prefetch((const char *)next + u * bytes * 16 + line, _MM_HINT_T0);
         __m512i dots[2][8], x[2];
         for (int c = 0; c < columns; ++c)
-            x[c] = _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)(in->codes + c * in->k + u * RML_UNIT)));
+            x[c] = _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)(codes + c * in->k + u * RML_UNIT)));
 #pragma GCC unroll 8
         for (int r = 0; r < 8; ++r) {
             const __m512i code = codes2(w + r * row_bytes, w + (r + 8) * row_bytes, u);
@@ -118,11 +121,11 @@ RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t row_bytes, const rml_inputs
         scales16(w, offsets, u, bytes, has_min, &d, &m);
         for (int c = 0; c < columns; ++c) {
             __m512i dot = sum_rows(dots[c]);
-            if (bias) dot = _mm512_sub_epi32(dot, _mm512_set1_epi32(bias * in->sums[c * units + u]));
-            const __m512 scale = _mm512_mul_ps(d, _mm512_set1_ps(in->scales[c * units + u]));
+            if (bias) dot = _mm512_sub_epi32(dot, _mm512_set1_epi32(bias * sums[c * units + u]));
+            const __m512 scale = _mm512_mul_ps(d, _mm512_set1_ps(scales[c * units + u]));
             acc[c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, acc[c]);
         }
-        if (has_min) acc[0] = _mm512_fmadd_ps(m, _mm512_set1_ps(in->totals[u]), acc[0]);
+        if (has_min) acc[0] = _mm512_fmadd_ps(m, _mm512_set1_ps(totals[u]), acc[0]);
     }
     return columns == 1 ? acc[0] : _mm512_add_ps(acc[0], acc[1]);
 }
@@ -241,11 +244,11 @@ RML_INLINE void int8_rows32(const rml_matrix *w, ptrdiff_t row, int n, const rml
     const ptrdiff_t last = w->rows - 16;
     const ptrdiff_t first[2] = {row < last ? row : last, row + 16 < last ? row + 16 : last};
     const uint8_t *rows[2] = {w->data + first[0] * w->row_bytes, w->data + first[1] * w->row_bytes};
-    if (in->n_tokens == 1) {
+    if (t1 - t0 == 1) {
         for (int h = 0; h < (n > 16 ? 2 : 1); ++h) {
             const __m512 y = in->columns == 1
-                ? rows16(rows[h], w->row_bytes, in, 1, codes2, bytes, bias, has_min)
-                : rows16(rows[h], w->row_bytes, in, 2, codes2, bytes, bias, has_min);
+                ? rows16(rows[h], w->row_bytes, in, t0, 1, codes2, bytes, bias, has_min)
+                : rows16(rows[h], w->row_bytes, in, t0, 2, codes2, bytes, bias, has_min);
             place16(strip, y, first[h], row);
         }
         return;

@@ -98,6 +98,7 @@ cdef void product_rows(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) n
     cdef int n, j = 0
     cdef Job *job
     cdef float *out
+    cdef const float *bias
     for item in range(start, stop):
         while j + 1 < a.n_jobs and a.jobs[j + 1].first <= item:
             j += 1
@@ -115,8 +116,10 @@ cdef void product_rows(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) n
             elif a.ending == ADD:
                 rml_add_strip(strip, t1 - t0, n, out, job.weight.rows)
             else:
-                rml_store_strip(strip, t1 - t0, n, NULL if job.bias == NULL else job.bias + row, out,
-                                job.weight.rows)
+                bias = job.bias
+                if bias != NULL:
+                    bias += row
+                rml_store_strip(strip, t1 - t0, n, bias, out, job.weight.rows)
             t0 = t1
 
 

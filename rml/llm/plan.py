@@ -69,7 +69,8 @@ class Operation:
         """Multiplications of weights with inputs."""
         if self.kernel == "embed":
             return 0
-        return sum(w.rows * w.cols for w in self.weights()) * len(self.args[0])
+        n_tokens = len(self.args[0])
+        return sum(int(w.rows) * int(w.cols) for w in self.weights()) * n_tokens
 
     def describe(self) -> str:
         """Render kernel, shapes and types on one line."""
