@@ -30,7 +30,9 @@ def command(
     words = read_prompt(text, prompt, file)
     arguments = sampling_arguments(values)
     with load(values) as model:
-        stream = model.stream(words, progress=prompt_progress(), **arguments)
+        special = values["parse_special"]
+        progress = prompt_progress()
+        stream = model.stream(words, parse_special=special, progress=progress, **arguments)
         last = ""
         for piece in stream:
             answer(piece.text)
