@@ -12,18 +12,16 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from operator import add
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from rml.tokenizers.byte_level import BYTE_TO_CHAR, as_bytes, from_visible, to_visible
 from rml.tokenizers.pretokenize import Splitter
+from rml.tokenizers.text_model import Prefix
+from rml.tokenizers.word_cache import WordCache
 
 __all__ = ["ByteLevelBPE", "MergeTable", "bpe_merge"]
-
-_CACHED_WORDS: Final = 1 << 15  # a word and its ids take some 300 bytes: 10 MB at the most
-_CACHED_LENGTH: Final = 48  # characters; longer words seldom come back
 
 
 class MergeTable:
@@ -135,6 +133,8 @@ class ByteLevelBPE:
         reference implementations; valid text has such bytes only in control characters.
     """
 
+    prefix: Prefix = "never"
+
     def __init__(
         self,
         tokens: Sequence[str],
@@ -154,7 +154,7 @@ class ByteLevelBPE:
         self._table, self.missing = _merge_table(vocab, len(tokens), merges)
         # Ids past the vocabulary stand for spellings that merges make but no token has.
         self._spellings = {i: from_visible(text) for text, i in self.missing.items()}
-        self._cache: dict[str, tuple[int, ...]] = {}
+        self._cache = WordCache(self._encode_word)
 
     @property
     def missing_bytes(self) -> list[int]:
@@ -163,18 +163,7 @@ class ByteLevelBPE:
 
     def encode(self, text: str, *, first: bool = True) -> list[int]:  # noqa: ARG002  # a `TextModel`
         """Ids of a text without special tokens."""
-        ids: list[int] = []
-        cache = self._cache
-        for word in self.splitter.split(text):
-            known = cache.get(word)
-            if known is None:
-                known = self._encode_word(word)
-                if len(word) <= _CACHED_LENGTH:
-                    if len(cache) >= _CACHED_WORDS:
-                        cache.clear()
-                    cache[word] = known
-            ids += known
-        return ids
+        return self._cache.encode(self.splitter.split(text))
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that an ordinary token stands for."""

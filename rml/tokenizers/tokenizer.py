@@ -7,17 +7,19 @@ Text is first cut at special tokens; what lies between goes through the vocabula
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import methodcaller
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rml.errors import ArgumentError, TokenizerError
 from rml.tokenizers.bpe import ByteLevelBPE
 from rml.tokenizers.byte_level import as_bytes, as_text
 from rml.tokenizers.pretokenize import splitter
+from rml.tokenizers.sentencepiece import SentencePiece, byte_tokens
 from rml.tokenizers.special_tokens import SpecialToken, SpecialTokens
 from rml.tokenizers.stream_decoder import StreamDecoder
-from rml.tokenizers.vocabulary import TokenType, Vocabulary, string_list
+from rml.tokenizers.text_model import TextModel
+from rml.tokenizers.vocabulary import TokenType, Vocabulary, metadata_flag, string_list
 
-__all__ = ["TextModel", "Tokenizer"]
+__all__ = ["Tokenizer"]
 
 # Names under which model makers end a turn or a text; such a control token stops generation even
 # where the file's own keys forget it.
@@ -44,18 +46,6 @@ _END_NAMES: Final = frozenset(
         "_<EOT>",
     )
 )
-
-
-class TextModel(Protocol):
-    """What turns text without special tokens into ids, and an id into bytes."""
-
-    def encode(self, text: str, *, first: bool) -> list[int]:
-        """Ids of a text; `first` says that nothing stood before it."""
-        ...
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """Bytes that an ordinary token stands for."""
-        ...
 
 
 class Tokenizer:
@@ -131,8 +121,11 @@ class Tokenizer:
         kind = metadata.get("tokenizer.ggml.model")
         if kind == "gpt2":
             return _byte_level(cls, metadata, where, pre)
+        if kind == "llama":
+            return _sentencepiece(cls, metadata, where)
         raise TokenizerError(
-            f"{where}: tokenizer.ggml.model is {kind!r}; rml reads 'gpt2' (byte-level BPE)"
+            f"{where}: tokenizer.ggml.model is {kind!r}{_UNREAD.get(kind, '')}; rml reads 'gpt2' "
+            "(byte-level BPE) and 'llama' (SentencePiece with scores)"
         )
 
     def encode(
@@ -209,11 +202,24 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Iterable[int], skip_special: bool = True) -> bytes:
         """Bytes of ids, before they are read as UTF-8; see `decode`."""
-        return _Pieces(self, skip_special)(ids)
+        return _Pieces(self, skip_special, None)(ids)
 
-    def stream_decoder(self, skip_special: bool = True) -> StreamDecoder:
-        """Make a decoder for ids that arrive one by one; its pieces join to `decode` of all."""
-        return StreamDecoder(_Pieces(self, skip_special))
+    def stream_decoder(
+        self, skip_special: bool = True, *, previous: int | None = None
+    ) -> StreamDecoder:
+        """Make a decoder for ids that arrive one by one.
+
+        Its pieces join to `decode` of all ids.
+
+        Parameters
+        ----------
+        skip_special : bool
+            Leave control tokens out.
+        previous : int, optional
+            The id that stood before the first one. After ordinary text a leading space belongs to
+            the text; at the beginning it may be one that encoding puts there.
+        """
+        return StreamDecoder(_Pieces(self, skip_special, previous))
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that one token stands for; those of a control token are its name."""
@@ -258,16 +264,32 @@ class Tokenizer:
 
 
 class _Pieces:
-    """Ids to bytes, with what one id tells the next."""
+    """Ids to bytes, with what one id tells the next: whether a space before it was only added."""
 
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool, previous: int | None) -> None:
         self._tokenizer = tokenizer
-        self._skip = tokenizer._control if skip_special else frozenset()  # noqa: SLF001  # same file
+        self._skip = tokenizer._control if skip_special else frozenset()  # noqa: SLF001
+        self._specials = tokenizer._special_bytes  # noqa: SLF001  # one class in two
+        self._prefix = tokenizer._model.prefix  # noqa: SLF001
+        self._added = self._prefix != "never" and (
+            previous is None or (self._prefix == "always" and previous in self._specials)
+        )
 
     def __call__(self, ids: Iterable[int]) -> bytes:
         token_bytes = self._tokenizer.token_bytes
-        skip = self._skip
-        return b"".join(token_bytes(i) for i in ids if i not in skip)
+        if self._prefix == "never":
+            skip = self._skip
+            return b"".join([token_bytes(i) for i in ids if i not in skip])
+        pieces = []
+        for i in ids:
+            piece = token_bytes(i)
+            if i in self._specials:
+                self._added = self._prefix == "always" or self._added
+                pieces.append(b"" if i in self._skip else piece)
+            elif piece:
+                pieces.append(piece[1:] if self._added and piece[0] == _BLANK else piece)
+                self._added = False
+        return b"".join(pieces)
 
 
 def _checked(token_id: int) -> int:
@@ -287,6 +309,38 @@ def _stop_ids(vocabulary: Vocabulary, specials: Iterable[SpecialToken]) -> froze
         named.pop("<|end|>", None)
     named.update({k: vocabulary.ids[k] for k in ("eos", "eot", "eom") if k in vocabulary.ids})
     return frozenset(named.values())
+
+
+_BLANK: Final = 0x20
+_UNREAD: Final = {
+    "bert": " (WordPiece, of encoder models)",
+    "t5": " (unigram)",
+    "rwkv": " (RWKV's greedy trie)",
+    "plamo2": " (PLaMo-2)",
+}
+
+
+def _sentencepiece(cls: type[Tokenizer], metadata: Mapping[str, Any], where: str) -> Tokenizer:
+    vocabulary = Vocabulary.from_gguf(metadata, where)
+    if vocabulary.scores is None:
+        raise TokenizerError(f"{where}: no tokenizer.ggml.scores; a 'llama' vocabulary needs them")
+    kinds = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.BYTE)
+    model = SentencePiece(
+        vocabulary.tokens,
+        vocabulary.scores,
+        vocabulary.of_type(*kinds),
+        byte_tokens(vocabulary.tokens, vocabulary.of_type(TokenType.BYTE), where),
+        vocabulary.ids.get("unknown"),
+        prefix=metadata_flag(metadata, "tokenizer.ggml.add_space_prefix", where) is not False,
+    )
+    return cls(
+        model,
+        vocabulary,
+        _gguf_specials(vocabulary),
+        add_bos=vocabulary.add_bos is not False,
+        add_eos=bool(vocabulary.add_eos),
+        chat_templates=_gguf_templates(metadata, where),
+    )
 
 
 def _byte_level(

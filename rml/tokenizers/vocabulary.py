@@ -12,7 +12,7 @@ import numpy as np
 
 from rml.errors import TokenizerError
 
-__all__ = ["TokenType", "Vocabulary", "string_list"]
+__all__ = ["TokenType", "Vocabulary", "metadata_flag", "string_list"]
 
 _MAX_TOKENS: Final = 1 << 24  # sixty times the largest vocabulary in use
 
@@ -100,8 +100,8 @@ class Vocabulary:
                 for name in ("bos", "eos", "eot", "eom", "unknown", "padding")
                 if (i := _token_id(metadata, name, len(tokens), where)) is not None
             },
-            add_bos=_flag(metadata, "tokenizer.ggml.add_bos_token", where),
-            add_eos=_flag(metadata, "tokenizer.ggml.add_eos_token", where),
+            add_bos=metadata_flag(metadata, "tokenizer.ggml.add_bos_token", where),
+            add_eos=metadata_flag(metadata, "tokenizer.ggml.add_eos_token", where),
         )
 
 
@@ -157,7 +157,8 @@ def _token_id(metadata: Mapping[str, Any], name: str, n_vocab: int, where: str) 
     return int(value)
 
 
-def _flag(metadata: Mapping[str, Any], key: str, where: str) -> bool | None:
+def metadata_flag(metadata: Mapping[str, Any], key: str, where: str) -> bool | None:
+    """Read a key that may be missing (None) and else is true or false."""
     value = metadata.get(key)
     if value is None or isinstance(value, bool | np.bool_):
         return None if value is None else bool(value)

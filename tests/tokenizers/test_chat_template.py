@@ -50,7 +50,8 @@ def test_chatml():
         ("{{ 'abc'[::-1] }}{{ 'a' ~ 1 ~ none }}", "cbaa1None"),
         ("{% macro m(x) %}[{{ x }}]{% endmacro %}{{ m('a') + m(1) }}", "[a][1]"),
         (
-            "{% set n = namespace(t='') %}{% for i in 'ab' %}{% set n.t = n.t + i %}{% endfor %}{{ n.t }}",
+            "{% set n = namespace(t='') %}{% for i in 'ab' %}{% set n.t = n.t + i %}{% endfor %}"
+            "{{ n.t }}",
             "ab",
         ),
     ],
