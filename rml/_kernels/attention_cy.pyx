@@ -8,21 +8,25 @@ spans of 256 keys, so that every thread has work however few heads there are.
 cdef extern from "attention.h" nogil:
     enum: RML_PAGE
     enum: RML_SPAN
+    enum: RML_TILE_ROWS
     ctypedef enum rml_kv_type:
         RML_KV_F32
         RML_KV_F16
         RML_KV_INT8
-    ctypedef struct rml_attention:
-        const float *q
-        float *out
-        const char *k_pages
-        const char *v_pages
+    ctypedef struct rml_kv:
+        rml_kv_type type
+        Py_ssize_t size, d, group, page_heads
+        const char *k
+        const char *v
         const float *k_scales
         const float *v_scales
+    ctypedef struct rml_attention:
+        rml_kv kv
+        const float *q
+        float *out
         const int32_t *page_table
         const int64_t *position
-        Py_ssize_t n_tokens, n_kv_heads, n_shared, d, page_heads, scale_group, window
-        rml_kv_type kv_type
+        Py_ssize_t n_tokens, n_kv_heads, n_shared, window
         float scale
         Py_ssize_t tile
         char **scratch
@@ -35,9 +39,6 @@ cdef extern from "attention.h" nogil:
     void rml_attend_spans(const rml_attention *a, Py_ssize_t start, Py_ssize_t stop,
                           Py_ssize_t parts, int thread)
     void rml_attend_merge(const rml_attention *a, Py_ssize_t start, Py_ssize_t stop)
-
-cdef enum:
-    TILE_ROWS = 24    # rows of a tile, if a query has fewer: two groups of twelve
 
 cdef struct AttendArgs:
     rml_attention a
@@ -58,7 +59,7 @@ cdef void attend_merge(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) n
 
 cdef int require_pages(page_table, position, Py_ssize_t n_tokens, Py_ssize_t window,
                        Py_ssize_t n_pages) except -1:
-    """Do what `checks.positions` does, which is asked for its words alone."""
+    """Do what `checks.positions` does, without the time that it takes."""
     cdef const int32_t *table = <const int32_t *>cnp.PyArray_DATA(page_table)
     cdef int64_t first = (<const int64_t *>cnp.PyArray_DATA(position))[0]
     cdef int64_t limit = cnp.PyArray_DIM(page_table, 0) * RML_PAGE
@@ -69,8 +70,7 @@ cdef int require_pages(page_table, position, Py_ssize_t n_tokens, Py_ssize_t win
         for entry in range(start // RML_PAGE, (first + n_tokens + RML_PAGE - 1) // RML_PAGE):
             good &= 0 <= table[entry] < n_pages
     if not good:
-        first = position[0]
-        checks.positions(page_table, start, int(position[0]) + n_tokens, n_pages)
+        checks.positions(page_table, position, n_tokens, window, n_pages)
     return 0
 
 
@@ -82,8 +82,9 @@ cdef class Attend(Op):
     def __init__(self, q, k_pages, v_pages, page_table, position, out, *, layer, scale, window=0,
                  k_scales=None, v_scales=None, Scratch scratch=None):
         cdef rml_attention *a = &self.a.a
+        cdef rml_kv *kv = &a.kv
         cdef rml_tile tile
-        cdef Py_ssize_t offset, head_bytes, spans
+        cdef Py_ssize_t first, spans
         checks.attend(q, k_pages, v_pages, page_table, position, out, layer, scale, window,
                       k_scales, v_scales)
         self.owners = (q, k_pages, v_pages, page_table, position, out, k_scales, v_scales)
@@ -91,21 +92,21 @@ cdef class Attend(Op):
         a.q, a.out = _f32(q), _f32(out)
         a.page_table = <const int32_t *>cnp.PyArray_DATA(page_table)
         a.position = <const int64_t *>cnp.PyArray_DATA(position)
-        a.n_tokens, a.d = q.shape[0], q.shape[2]
-        a.n_kv_heads = k_pages.shape[2]
+        a.n_tokens, a.n_kv_heads = q.shape[0], k_pages.shape[2]
         a.n_shared = q.shape[1] // a.n_kv_heads
-        a.page_heads = k_pages.shape[1] * a.n_kv_heads
-        a.scale_group = checks.scale_group(a.d)
         a.window, a.scale = window, scale
-        offset = layer * a.n_kv_heads
-        head_bytes = a.d * RML_PAGE * k_pages.itemsize
-        a.k_pages = <const char *>cnp.PyArray_DATA(k_pages) + offset * head_bytes
-        a.v_pages = <const char *>cnp.PyArray_DATA(v_pages) + offset * head_bytes
-        a.kv_type = {4: RML_KV_F32, 2: RML_KV_F16, 1: RML_KV_INT8}[k_pages.itemsize]
-        if a.kv_type == RML_KV_INT8:
-            offset *= a.d // a.scale_group * RML_PAGE
-            a.k_scales, a.v_scales = _f32(k_scales) + offset, _f32(v_scales) + offset
-        a.tile = max(1, TILE_ROWS // a.n_shared)
+        a.tile = max(1, RML_TILE_ROWS // a.n_shared)
+
+        kv.d, kv.size = q.shape[2], k_pages.itemsize
+        kv.type = {4: RML_KV_F32, 2: RML_KV_F16, 1: RML_KV_INT8}[kv.size]
+        kv.group = checks.scale_group(kv.d)
+        kv.page_heads = k_pages.shape[1] * a.n_kv_heads
+        first = layer * a.n_kv_heads * RML_PAGE * kv.d  # number of the layer
+        kv.k = <const char *>cnp.PyArray_DATA(k_pages) + first * kv.size
+        kv.v = <const char *>cnp.PyArray_DATA(v_pages) + first * kv.size
+        if kv.type == RML_KV_INT8:
+            kv.k_scales = _f32(k_scales) + first // kv.group
+            kv.v_scales = _f32(v_scales) + first // kv.group
 
         self.scratch = scratch if scratch is not None else Scratch()
         a.scratch = &self.scratch.base

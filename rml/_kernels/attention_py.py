@@ -34,8 +34,8 @@ def attend(
     window: int = 0,
     k_scales: F32 | None = None,
     v_scales: F32 | None = None,
-    scratch: object = None,  # noqa: ARG001
-    n_threads: int = 1,  # noqa: ARG001
+    scratch: object = None,
+    n_threads: int = 1,
 ) -> None:
     """Mix the values that each new token's query heads attend to.
 
@@ -87,10 +87,9 @@ def attend(
         q, k_pages, v_pages, page_table, position, out, layer, scale, window, k_scales, v_scales
     )
     (n_tokens, _, head_dim), n_kv_heads = q.shape, k_pages.shape[2]
+    checks.positions(page_table, position, n_tokens, window, len(k_pages))
     first = int(position[0])
     start = max(0, first - window + 1) if window else 0  # oldest position that any query sees
-    checks.positions(page_table, start, first + n_tokens, len(k_pages))
-
     start -= start % PAGE_SIZE
     pages = page_table[start // PAGE_SIZE : -(-(first + n_tokens) // PAGE_SIZE)]
     keys = _widen(k_pages[pages, layer], k_scales, pages, layer, axis=2)  # (n, G, D, 16)

@@ -290,16 +290,30 @@ def kv_pages(
         raise ArgumentError(f"{dtype} pages have no scales; k_scales and v_scales must be None")
 
 
-def positions(page_table: Array, start: int, stop: int, n_pages: int) -> None:
-    """Require that the page table leads the positions ``start <= p < stop`` to existing pages.
+def positions(page_table: Array, position: Array, n_tokens: int, window: int, n_pages: int) -> None:
+    """Require that the page table leads every position in use to an existing page.
 
     The table and the position change from step to step, so this is asked at every step.
+
+    Parameters
+    ----------
+    page_table, position
+        See `kv_store_py.store_kv`.
+    n_tokens : int
+        New tokens.
+    window : int
+        Positions that a token uses, its own included; 0 for all.
+    n_pages : int
+        Pages that exist.
     """
-    if not 0 <= start <= stop <= len(page_table) * PAGE_SIZE:
+    first, limit = int(position[0]), len(page_table) * PAGE_SIZE
+    stop = first + n_tokens
+    if not 0 <= first <= stop <= limit:
         raise ArgumentError(
-            f"positions {start} to {stop - 1} are needed, but the page table's {len(page_table)} "
-            f"entries hold {len(page_table) * PAGE_SIZE} positions"
+            f"{n_tokens} tokens at position {first} do not fit the page table, whose "
+            f"{len(page_table)} entries hold {limit} positions"
         )
+    start = max(0, first - window + 1) if window else 0
     for entry in range(start // PAGE_SIZE, -(-stop // PAGE_SIZE)):
         if not 0 <= page_table[entry] < n_pages:
             raise ArgumentError(
@@ -345,7 +359,7 @@ def attend(
     kv_pages(None, q.shape[2], k_pages, v_pages, page_table, position, layer, k_scales, v_scales)
     array("out", out, q.shape, writable=True)
     heads, kv_heads = q.shape[1], k_pages.shape[2]
-    if kv_heads == 0 or heads % kv_heads:
+    if not heads or not kv_heads or heads % kv_heads:
         raise ArgumentError(f"{heads} query heads cannot share {kv_heads} kv heads evenly")
     if not math.isfinite(scale):
         raise ArgumentError(f"scale is {scale}, but must be a finite number")

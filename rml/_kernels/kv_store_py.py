@@ -34,7 +34,7 @@ def store_kv(
     layer: int,
     k_scales: F32 | None = None,
     v_scales: F32 | None = None,
-    n_threads: int = 1,  # noqa: ARG001
+    n_threads: int = 1,
 ) -> None:
     """Write the keys and values of new tokens at ``position[0]`` and after.
 
@@ -71,16 +71,15 @@ def store_kv(
         table does not lead every position to a page.
     """
     checks.store_kv(k, v, k_pages, v_pages, page_table, position, layer, k_scales, v_scales)
-    first, n_tokens, head_dim = int(position[0]), len(k), k.shape[2]
-    checks.positions(page_table, first, first + n_tokens, len(k_pages))
-    positions = first + np.arange(n_tokens)
+    checks.positions(page_table, position, len(k), 1, len(k_pages))
+    positions = position[0] + np.arange(len(k))
     pages, slots = page_table[positions // PAGE_SIZE], positions % PAGE_SIZE
     if k_scales is None or v_scales is None:
         with np.errstate(over="ignore"):  # too large for float16 is infinite
             k_pages[pages, layer, :, :, slots] = k
             v_pages[pages, layer, :, slots] = v
         return
-    group = scale_group(head_dim)
+    group = scale_group(k.shape[2])
     k_pages[pages, layer, :, :, slots], k_scales[pages, layer, :, :, slots] = quantize(k, group)
     v_pages[pages, layer, :, slots], v_scales[pages, layer, :, slots] = quantize(v, group)
 

@@ -25,7 +25,7 @@ def rope_angles(
     sin: F32,
     *,
     factor: float = 1.0,
-    n_threads: int = 1,  # noqa: ARG001
+    n_threads: int = 1,
 ) -> None:
     """Fill the cosine and sine of every pair's angle at consecutive positions.
 
@@ -65,7 +65,7 @@ def rotate(
     x: F32,
     *,
     interleaved: bool,
-    n_threads: int = 1,  # noqa: ARG001
+    n_threads: int = 1,
 ) -> None:
     """Rotate the pairs of every head in place.
 

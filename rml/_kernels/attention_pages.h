@@ -1,0 +1,132 @@
+/* Pages of the KV cache as float32. */
+#ifndef RML_ATTENTION_PAGES_H
+#define RML_ATTENTION_PAGES_H
+
+#include "half.h"
+
+enum { RML_PAGE = 16, RML_BLOCK = 32 };
+
+typedef enum { RML_KV_F32, RML_KV_F16, RML_KV_INT8 } rml_kv_type;
+
+/* The keys or the values of a cache, from the layer at hand on. */
+typedef struct {
+    rml_kv_type type;
+    ptrdiff_t size;          /* bytes of a number */
+    ptrdiff_t d;             /* dimensions of a head */
+    ptrdiff_t group;         /* dimensions that share a scale */
+    ptrdiff_t page_heads;    /* heads from a page to the next: n_layers * G */
+    const char *k, *v;       /* (n_pages, n_layers, G, D, 16) and (n_pages, n_layers, G, 16, D) */
+    const float *k_scales;   /* (n_pages, n_layers, G, D/group, 16), for int8 */
+    const float *v_scales;   /* (n_pages, n_layers, G, 16, D/group), for int8 */
+} rml_kv;
+
+/* The two pages of a block, ready for the innermost loops, and where those of the next block are
+ * stored: the loops fetch them into the second-level cache, a little in every turn. */
+typedef struct {
+    const float *now[2];
+    const char *next[2];
+    ptrdiff_t size;          /* bytes of a stored number */
+} rml_pages;
+
+RML_INLINE void rml_fetch(const void *p) { __builtin_prefetch(p, 0, 2); }
+
+RML_INLINE ptrdiff_t rml_round16(ptrdiff_t n) { return (n + 15) & ~(ptrdiff_t)15; }
+
+RML_INLINE lanes rml_load_codes(const int8_t *p) {
+#if defined(__AVX512F__)
+    return (lanes)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+#elif defined(__AVX2__)
+    return (lanes)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+#else
+    typedef int8_t byte_lanes __attribute__((vector_size(RML_LANES)));
+    byte_lanes codes;
+    memcpy(&codes, p, sizeof codes);
+    return __builtin_convertvector(codes, lanes);
+#endif
+}
+
+/* n codes with one scale. */
+RML_INLINE void rml_widen_group(int n, const int8_t *codes, float scale, float *to) {
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i += RML_LANES) store_lanes(to + i, rml_load_codes(codes + i) * scale);
+}
+
+/* Keys of a page, (D, 16): where they are, or widened. */
+static const float *rml_widen_keys(const rml_kv *kv, ptrdiff_t at, float *to) {
+    const ptrdiff_t n = kv->d * RML_PAGE;
+    if (kv->type == RML_KV_F32) return (const float *)kv->k + at * n;
+    if (kv->type == RML_KV_F16) {
+        const uint16_t *from = (const uint16_t *)kv->k + at * n;
+        for (ptrdiff_t i = 0; i < n; i += RML_LANES) store_lanes(to + i, load_half_lanes(from + i));
+        return to;
+    }
+    const int8_t *from = (const int8_t *)kv->k + at * n;
+    const float *scales = kv->k_scales + at * (n / kv->group);
+    for (ptrdiff_t first = 0; first < n; first += kv->group * RML_PAGE, scales += RML_PAGE)
+        for (int j = 0; j < RML_PAGE; j += RML_LANES) {
+            const lanes scale = load_lanes(scales + j);
+            for (ptrdiff_t i = first + j; i < first + kv->group * RML_PAGE; i += RML_PAGE)
+                store_lanes(to + i, rml_load_codes(from + i) * scale);
+        }
+    return to;
+}
+
+/* Values of a page, (16, D rounded up to 16), zeros in the gap: where they are, or widened. */
+static const float *rml_widen_values(const rml_kv *kv, ptrdiff_t at, float *to) {
+    const ptrdiff_t d = kv->d, wide = rml_round16(d), vectors = d / 16 * 16;
+    const float *f32 = (const float *)kv->v + at * d * RML_PAGE;
+    if (kv->type == RML_KV_F32 && d == wide) return f32;
+    for (ptrdiff_t k = 0; k < RML_PAGE; ++k, to += wide) {
+        const ptrdiff_t row = (at * RML_PAGE + k) * d;
+        ptrdiff_t i = 0;
+        if (kv->type == RML_KV_F32) {
+            for (; i < d; ++i) to[i] = ((const float *)kv->v)[row + i];
+        } else if (kv->type == RML_KV_F16) {
+            const uint16_t *from = (const uint16_t *)kv->v + row;
+            for (; i < vectors; i += RML_LANES) store_lanes(to + i, load_half_lanes(from + i));
+            for (; i < d; ++i) to[i] = rml_half_to_float(from[i]);
+        } else {
+            const int8_t *from = (const int8_t *)kv->v + row;
+            const float *scales = kv->v_scales + row / kv->group;
+            if (kv->group == 32)
+                for (; i < d; i += 32) rml_widen_group(32, from + i, *scales++, to + i);
+            else if (kv->group == 16)
+                for (; i < d; i += 16) rml_widen_group(16, from + i, *scales++, to + i);
+            for (; i < d; ++i) to[i] = (float)from[i] * scales[i / kv->group];
+        }
+        for (; i < wide; ++i) to[i] = 0;
+    }
+    return to - RML_PAGE * wide;
+}
+
+/* Of the pages now[2], to be followed by next[2], one head's keys; `space` has room for them. */
+static rml_pages rml_key_pages(const rml_kv *kv, ptrdiff_t head, const int32_t *now,
+                               const int32_t *next, float *space) {
+    rml_pages pages = {.size = kv->size};
+    for (int j = 0; j < 2; ++j) {
+        const ptrdiff_t at = next[j] * kv->page_heads + head, scales = kv->d / kv->group * RML_PAGE;
+        pages.next[j] = kv->k + at * kv->d * RML_PAGE * kv->size;
+        if (kv->type == RML_KV_INT8)
+            for (ptrdiff_t i = 0; i < scales; i += 16) rml_fetch(kv->k_scales + at * scales + i);
+        pages.now[j] = rml_widen_keys(kv, now[j] * kv->page_heads + head,
+                                      space + j * RML_PAGE * kv->d);
+    }
+    return pages;
+}
+
+/* The same for values. */
+static rml_pages rml_value_pages(const rml_kv *kv, ptrdiff_t head, const int32_t *now,
+                                 const int32_t *next, float *space) {
+    rml_pages pages = {.size = kv->size};
+    for (int j = 0; j < 2; ++j) {
+        const ptrdiff_t at = next[j] * kv->page_heads + head, scales = kv->d / kv->group * RML_PAGE;
+        pages.next[j] = kv->v + at * kv->d * RML_PAGE * kv->size;
+        if (kv->type == RML_KV_INT8)
+            for (ptrdiff_t i = 0; i < scales; i += 16) rml_fetch(kv->v_scales + at * scales + i);
+        pages.now[j] = rml_widen_values(kv, now[j] * kv->page_heads + head,
+                                        space + j * RML_PAGE * rml_round16(kv->d));
+    }
+    return pages;
+}
+
+#endif
