@@ -12,7 +12,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FORMATS", "Matrix", "random_matrix", "words", "write_gguf", "write_model"]
+__all__ = [
+    "FORMATS",
+    "Matrix",
+    "byte_level_vocabulary",
+    "random_matrix",
+    "words",
+    "write_gguf",
+    "write_model",
+]
 
 ALIGNMENT = 32
 
@@ -84,6 +92,48 @@ def words(rng: np.random.Generator, n: int) -> list[str]:
         size = int(rng.integers(2, 10))
         found["".join(rng.choice(letters, size, p=common / common.sum()))] = None
     return list(found)
+
+
+# GPT-2's characters for bytes: visible Latin-1 ones stand for themselves.
+VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+BYTES = [*map(chr, VISIBLE), *(chr(256 + i) for i in range(256 - len(VISIBLE)))]
+END = "<|end|>"
+
+
+def byte_level_vocabulary(n_tokens: int) -> tuple[dict[str, Any], list[str]]:
+    """Make a byte-level BPE vocabulary whose merges build words letter by letter.
+
+    Returns
+    -------
+    metadata : dict
+        GGUF keys of a file with this tokenizer.
+    known : list of str
+        Words that are one token each with a space before them.
+    """
+    tokens = dict.fromkeys([END, *BYTES])
+    merges: list[str] = []
+    known = []
+    rng = np.random.default_rng(0)
+    while len(tokens) < n_tokens:
+        for word in words(rng, n_tokens // 16):
+            left = "Ġ"
+            for letter in word:
+                if left + letter not in tokens and len(tokens) < n_tokens:
+                    merges.append(f"{left} {letter}")
+                    tokens[left + letter] = None
+                left += letter
+            if left in tokens:
+                known.append(word)
+    metadata = {
+        "general.architecture": "llama",
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": list(tokens),
+        "tokenizer.ggml.token_type": [3] + [1] * (n_tokens - 1),
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.eos_token_id": 0,
+    }
+    return metadata, known
 
 
 def write_gguf(path: Path, metadata: dict[str, Any], tensors: Iterable[tuple[str, Matrix]]) -> None:
