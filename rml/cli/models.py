@@ -20,6 +20,7 @@ def fetch(name: str, *, to: Path | None = None, offline: bool | None = None) -> 
     say(f"{offer.name}: {offer.description}, {bytes_text(offer.size)}{licence}")
     if offer.terms:
         say(offer.terms)
+    say(f"Fetching it from {offer.source}.")
     with progress_bar(f"fetching {offer.name}") as progress:
         path = pull.pull(name, to=to, offline=offline, progress=progress)
     say(f"saved as {path}")

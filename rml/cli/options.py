@@ -267,14 +267,16 @@ _IGNORED: Mapping[tuple[str, ...], tuple[int, bool]] = {
     ("--mlock",): (0, True),
     ("--no-mmap",): (0, True),
     ("--mmap",): (0, False),
+    ("-co", "--color"): (1, False),
     ("--jinja",): (0, False),
     ("--no-warmup",): (0, False),
     ("-no-cnv", "--no-conversation"): (0, False),
     ("-cnv", "--conversation"): (0, False),
     ("--no-display-prompt",): (0, False),
 }
-_FLASH = ("-fa", "--flash-attn")
-_FLASH_VALUES = {"on", "off", "auto", "0", "1", "true", "false", "enabled", "disabled"}
+# Some of these may leave their value out.
+_SWITCHES = ("-fa", "--flash-attn", "-co", "--color")
+_SWITCH_VALUES = {"on", "off", "auto", "0", "1", "true", "false", "enabled", "disabled"}
 
 
 class Command(click.Command):
@@ -308,19 +310,20 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse; then say once which flags were ignored."""
-        rest = super().parse_args(ctx, _with_flash_value(args))
+        rest = super().parse_args(ctx, _with_switch_values(args))
         ignored = ctx.meta.get("rml.ignored", [])
         if ignored:
             say(f"rml: ignored, since it has no meaning here: {' '.join(ignored)}")
         return rest
 
 
-def _with_flash_value(args: list[str]) -> list[str]:
-    """Add the value that ``-fa`` may leave out, or the parser would take the next word for it."""
+def _with_switch_values(args: list[str]) -> list[str]:
+    """Add the value that a switch may leave out, or the parser would take the next word for it."""
     result = []
     for i, arg in enumerate(args):
         result.append(arg)
-        if arg in _FLASH and (i + 1 == len(args) or args[i + 1].lower() not in _FLASH_VALUES):
+        following = args[i + 1].lower() if i + 1 < len(args) else ""
+        if arg in _SWITCHES and following not in _SWITCH_VALUES:
             result.append("on")
     return result
 

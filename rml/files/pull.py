@@ -48,6 +48,8 @@ class Offer:
     ----------
     name, description, licence, terms : str
         As in `KnownModel`; licence and terms are empty where a repository states none.
+    source : str
+        Who it comes from.
     size : int
         Bytes of the model.
     """
@@ -56,6 +58,7 @@ class Offer:
     description: str
     licence: str
     terms: str
+    source: str
     size: int
 
 
@@ -114,11 +117,25 @@ def offer(name: str, *, offline: bool | None = None) -> Offer:
     """
     known = KNOWN.get(name)
     if known:
-        return Offer(known.name, known.description, known.licence, known.terms, known.size)
+        return Offer(
+            name=known.name,
+            description=known.description,
+            licence=known.licence,
+            terms=known.terms,
+            source="the Python package index",
+            size=known.size,
+        )
     plan = hub.look_up(_hub_name(name), offline=offline)
     count = f"{len(plan.files)} files" if len(plan.files) > 1 else plan.files[0].name
     terms = f"https://huggingface.co/{plan.name.repo}" if plan.licence else ""
-    return Offer(str(plan.name), f"{plan.name.repo}, {count}", plan.licence, terms, plan.size)
+    return Offer(
+        name=str(plan.name),
+        description=count,
+        licence=plan.licence,
+        terms=terms,
+        source="the Hugging Face Hub",
+        size=plan.size,
+    )
 
 
 def pull(

@@ -128,7 +128,14 @@ def test_flags_that_say_what_rml_does_anyway_get_no_notice():
 
 
 @pytest.mark.parametrize(
-    "args", [["-fa", "hello"], ["-fa", "on", "hello"], ["hello", "-fa"], ["hello", "-fa", "auto"]]
+    "args",
+    [
+        ["-fa", "hello"],
+        ["-fa", "on", "hello"],
+        ["hello", "-fa"],
+        ["hello", "-fa", "auto"],
+        ["--color", "hello"],
+    ],
 )
 def test_flash_attention_may_leave_its_value_out(args):
     assert parse(args)[0]["text"] == "hello"

@@ -65,7 +65,7 @@ def test_pull_from_the_hub(rml_command, monkeypatch, tmp_path):
 
     result = rml_command("pull", "org/r")
     assert result.stdout == f"{file}\n"
-    assert "org/r: org/r, m.gguf, 4 bytes, mit licence" in result.stderr
+    assert "org/r: m.gguf, 4 bytes, mit licence" in result.stderr
     assert "org/r  4 bytes  mit" in rml_command("list").stdout
 
 

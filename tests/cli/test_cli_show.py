@@ -192,6 +192,10 @@ def test_the_default_is_smollm2(rml_command, known_toy):
     assert "smollm2" in result.stderr
 
 
+def test_the_model_may_be_an_option(rml_command, toy_path):
+    assert rml_command("show", "-m", toy_path).stdout == rml_command("show", toy_path).stdout
+
+
 def test_a_known_name(rml_command, known_toy, toy_path, tmp_path):
     (tmp_path / "cache").mkdir()
     shutil.copy(toy_path, tmp_path / "cache" / "toy.gguf")

@@ -317,6 +317,7 @@ def test_the_offer(server):
     offer = pull.offer("org/toy:F16")
 
     assert (offer.name, offer.licence) == ("org/toy:F16", "apache-2.0")
+    assert (offer.description, offer.source) == ("toy-F16.gguf", "the Hugging Face Hub")
     assert offer.size == len(QUANTS["toy-F16.gguf"])
     assert gets(server) == []
 
