@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from rml.basics import dequantize, info
     from rml.files import Checkpoint, Tensor, open_checkpoint
     from rml.generation.results import Completion, Delta, Timings, TokenLogprob, Usage
-    from rml.generation.sampling import Sampler
+    from rml.generation.sampler import Sampler
+    from rml.generation.scoring import Score
     from rml.generation.session import Session
     from rml.generation.settings import SamplingSettings
     from rml.generation.stop import StopFilter
@@ -57,6 +58,7 @@ __all__ = [
     "RmlError",
     "Sampler",
     "SamplingSettings",
+    "Score",
     "Session",
     "StopFilter",
     "Stream",
@@ -80,7 +82,8 @@ _HOMES = {
     "rml.basics": ("dequantize", "info"),
     "rml.files": ("Checkpoint", "Tensor", "open_checkpoint"),
     "rml.generation.results": ("Completion", "Delta", "Timings", "TokenLogprob", "Usage"),
-    "rml.generation.sampling": ("Sampler",),
+    "rml.generation.sampler": ("Sampler",),
+    "rml.generation.scoring": ("Score",),
     "rml.generation.session": ("Session",),
     "rml.generation.settings": ("SamplingSettings",),
     "rml.generation.stop": ("StopFilter",),

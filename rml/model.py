@@ -2,7 +2,6 @@
 
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,15 +11,16 @@ from typing import Any, Self, TypedDict, Unpack, cast, overload
 import numpy as np
 import numpy.typing as npt
 
-from rml.errors import ArgumentError, ClosedError, DownloadError
-from rml.files import Checkpoint, open_checkpoint, pull
-from rml.files.hub_names import parse as parse_hub_name
+from rml.errors import ArgumentError, ClosedError
+from rml.files import Checkpoint, open_checkpoint
+from rml.files.locate import locate
 from rml.generation.chat import ChatPrompts, Messages
 from rml.generation.context import default_context
 from rml.generation.defaults import generation_defaults
-from rml.generation.ranges import integer, token_ids
+from rml.generation.ranges import Check, boolean, integer, token_ids
 from rml.generation.request import ChatOptions, GenerateOptions, Request, canonical
 from rml.generation.results import Completion
+from rml.generation.scoring import Score, score
 from rml.generation.session import Session
 from rml.generation.stream import Stream
 from rml.llm.decoder import DecoderLM
@@ -125,24 +125,7 @@ def load(
         if arguments[name] is not None:
             raise ArgumentError(f"{name} was given twice, once under another name")
         arguments[name] = value
-    return Model(_find(path), **arguments)
-
-
-def _find(path: str | os.PathLike[str]) -> Path:
-    """Resolve a path or the name of a model that is on this machine."""
-    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise ArgumentError(f"a path or the name of a model is expected, not {path!r}")
-    location = Path(path).expanduser()
-    if not isinstance(path, str) or (location.exists() and path not in pull.KNOWN):
-        return location
-    if found := pull.find(path):
-        return found
-    if location.exists():
-        return location
-    is_hub_name = parse_hub_name(path) is not None and not location.parent.exists()
-    if path in pull.KNOWN or is_hub_name:
-        raise DownloadError(f"{path} is not on this machine yet; get it with: rml pull {path}")
-    return location
+    return Model(locate(path), **arguments)
 
 
 class Model:
@@ -173,7 +156,7 @@ class Model:
     def __init__(self, path: Path, **arguments: Unpack[_Arguments]) -> None:
         self.path = path
         self._arguments = arguments
-        self.n_batch: int = _checked("n_batch", arguments["n_batch"])
+        self.n_batch: int = _checked("n_batch", arguments["n_batch"], integer(1))
         self.kv_type = arguments["kv_type"]
         self._checkpoint = open_checkpoint(path)
         try:
@@ -181,9 +164,9 @@ class Model:
         except BaseException:
             self._checkpoint.close()
             raise
-        # Sessions hold views into the files, so `close` must know them.
-        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-        self._sessions_lock = threading.Lock()
+        # Sessions hold views into the files, so `close` must know them. The dictionary below it is
+        # changed and copied without a lock, which a fork in another thread could leave locked.
+        self._sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
         _log.info(
             "%s: %s, %d layers, context %d, compute %s, %d threads",
             path,
@@ -273,12 +256,7 @@ class Model:
         ...     print(piece.text, end="", flush=True)
         """
         request = Request.of(options, self.sampling)
-        if not isinstance(prompt, str):
-            return self._stream(_checked_ids(prompt), request)
-        ids = self.tokenizer.encode(prompt, parse_special=request.parse_special)
-        if self.tokenizer.add_eos and ids:
-            ids.pop()  # a text that is to be continued has not ended
-        return self._stream(ids, request)
+        return self._stream(self._prompt_ids(prompt, request.parse_special), request)
 
     def chat(self, messages: Messages, **options: Unpack[ChatOptions]) -> Completion:
         """Answer a conversation.
@@ -314,9 +292,40 @@ class Model:
         )
         return self._stream(ids, request)
 
-    def _stream(self, ids: list[int], request: Request) -> Stream:
+    def score(
+        self, text: str | Ids, *, top_logprobs: int = 0, parse_special: bool = False
+    ) -> Score:
+        """Say how likely the model finds each token of a text.
+
+        Parameters
+        ----------
+        text : str or sequence of int
+            Encoded as a prompt of `generate` is.
+        top_logprobs : int
+            How many of the likeliest tokens to list for each place.
+        parse_special : bool
+            As in `GenerateOptions`.
+
+        Raises
+        ------
+        ArgumentError, ContextOverflow
+            As in `generate`.
+        """
+        ids = self._prompt_ids(text, _checked("parse_special", parse_special, boolean))
+        with self.session() as session:
+            return score(session, ids, top=_checked("top_logprobs", top_logprobs, integer(0)))
+
+    def _prompt_ids(self, prompt: str | Ids, parse_special: bool) -> list[int]:
+        if not isinstance(prompt, str):
+            return _checked_ids(prompt)
+        ids = self.tokenizer.encode(prompt, parse_special=parse_special)
+        if self.tokenizer.add_eos and ids:
+            ids.pop()  # a text that is to be continued has not ended
         if not ids:
-            raise ArgumentError("the prompt has no tokens, but at least one is needed")
+            raise ArgumentError("the text has no tokens, but at least one is needed")
+        return ids
+
+    def _stream(self, ids: list[int], request: Request) -> Stream:
         session = request.session or self.session()
         return Stream(
             session, ids, request, self.tokenizer, stop_ids=self.stop_ids, n_batch=self.n_batch
@@ -389,12 +398,11 @@ class Model:
             n_ctx=self.n_ctx if n_ctx is None else self._checked_context(n_ctx),
             kv_type=self.kv_type if kv_type is None else kv_type,
         )
-        with self._sessions_lock:
-            self._sessions.add(session)
+        self._sessions[id(session)] = session
         return session
 
     def _checked_context(self, n_ctx: int) -> int:
-        n: int = _checked("n_ctx", n_ctx)
+        n: int = _checked("n_ctx", n_ctx, integer(1))
         if n > self.config.n_ctx_train:
             _log.warning(
                 "%s: a context of %d is longer than the %d that the model was trained for",
@@ -413,10 +421,9 @@ class Model:
         """Close all sessions and give back the files; closing twice does nothing."""
         self._decoder = None
         self._checkpoint.close()
-        with self._sessions_lock:
-            sessions = list(self._sessions)
-        for session in sessions:
-            session.close()
+        for reference in self._sessions.valuerefs():
+            if (session := reference()) is not None:
+                session.close()
 
     def __enter__(self) -> Self:
         if self.closed:
@@ -443,18 +450,19 @@ def _reload(path: Path, arguments: _Arguments) -> Model:
     return Model(path, **arguments)
 
 
-def _checked(name: str, value: object) -> Any:  # noqa: ANN401 - an int, after the check
+def _checked(name: str, value: object, check: Check) -> Any:  # noqa: ANN401 - as checked
     try:
-        return integer(1)(value)
+        return check(value)
     except ValueError as error:
         raise ArgumentError(f"{name}={value!r} {error}") from None
 
 
 def _checked_ids(ids: Ids) -> list[int]:
     plain = ids.tolist() if isinstance(ids, np.ndarray) else ids
-    if isinstance(plain, (list, tuple)):
+    if isinstance(plain, (list, tuple)) and plain:
         try:
             return list(token_ids(plain))
         except ValueError as error:
             raise ArgumentError(f"prompt {error}") from None
-    raise ArgumentError(f"a prompt is a text or a list of token ids, not {type(ids).__name__}")
+    what = "an empty one" if plain == [] else type(ids).__name__
+    raise ArgumentError(f"a prompt is a text or a list of token ids, not {what}")

@@ -108,7 +108,7 @@ def logits(path, ids):
 
 def greedy(path, ids, n):
     """The `n` likeliest tokens after `ids`, one after the other."""
-    from rml.generation.sampling import Sampler
+    from rml.generation.sampler import Sampler
     from rml.generation.settings import SamplingSettings
 
     sampler = Sampler(SamplingSettings(temperature=0))

@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -251,6 +252,46 @@ def test_logprobs_are_those_of_a_full_forward(model):
         assert entry.logprob == pytest.approx(rows[1 + i, entry.id], abs=1e-5)
 
 
+@pytest.mark.parametrize("n_vocab_rows", [1 << 23, 600])
+def test_score_is_the_log_softmax_of_a_full_forward(model, monkeypatch, n_vocab_rows):
+    """In one piece, and two rows of logits at a time."""
+    monkeypatch.setattr("rml.generation.scoring._VALUES", n_vocab_rows)
+    ids = model.tokenizer.encode("Hello world")
+
+    score = model.score("Hello world", top_logprobs=2)
+
+    with model.session() as session:
+        rows = session.forward(ids, all_logits=True).astype(np.float64)
+    rows -= rows.max(axis=1, keepdims=True)
+    rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
+    assert score.token_ids == ids
+    assert score.logprobs[0] is None
+    actual = [entry.logprob for entry in score.logprobs[1:]]
+    np.testing.assert_allclose(actual, rows[np.arange(len(ids) - 1), ids[1:]], atol=1e-5)
+    for entry, row in zip(score.logprobs[1:], rows, strict=False):
+        assert [token for token, _ in entry.top] == np.argsort(-row)[:2].tolist()
+    assert score.total == pytest.approx(sum(actual))
+    assert score.perplexity == pytest.approx(np.exp(-np.mean(actual)))
+
+
+def test_score_of_one_token_and_of_none(model):
+    assert model.score([5]).logprobs == [None]
+    assert model.score([5]).perplexity == 1
+    with pytest.raises(ArgumentError):
+        model.score("")
+    with pytest.raises(ContextOverflow):
+        model.score([5] * 129)
+    with pytest.raises(ArgumentError, match="top_logprobs"):
+        model.score("a", top_logprobs=-1)
+
+
+def test_prompt_and_completion_scores_agree(model):
+    reply = model.generate([5, 6], max_tokens=5, seed=1, logprobs=True, ignore_eos=True)
+    score = model.score([5, 6, *reply.token_ids])
+
+    assert [e.logprob for e in score.logprobs[2:]] == [e.logprob for e in reply.logprobs]
+
+
 # ---- chat ----
 
 
@@ -420,6 +461,59 @@ def test_one_thread_may_close_while_another_generates():
         thread.join(30)
 
     assert len(ended) == 3
+
+
+def test_an_interrupt_ends_a_generation_and_leaves_the_model_usable(model):
+    expected = model.generate("Hello", max_tokens=5, seed=1).token_ids
+
+    def interrupt(done, total):
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        model.generate("Hello", max_tokens=100, progress=interrupt)
+
+    assert model.generate("Hello", max_tokens=5, seed=1).token_ids == expected
+
+
+def test_a_forked_child_gives_the_same_answers():
+    """Threads of OpenMP do not survive a fork; a child that waited for them would hang."""
+    code = (
+        "import os, rml\n"
+        f"model = rml.load({str(LLAMA)!r})\n"
+        "before = model.generate('Hello', max_tokens=8, seed=1).token_ids\n"
+        "child = os.fork()\n"
+        "after = model.generate('Hello', max_tokens=8, seed=1).token_ids\n"
+        "assert after == before\n"
+        "if child:\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "    print('parent')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code],
+        capture_output=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"parent\n", b"")
+
+
+def test_many_generations_leave_nothing_behind(model):
+    """Live objects after 30 generations are as many as after 10."""
+
+    def work(n):
+        for i in range(n):
+            model.generate("Hello", max_tokens=5, seed=i)
+            for _ in model.stream_chat(HELLO, max_tokens=3):
+                break
+        gc.collect()
+        return len(gc.get_objects())
+
+    work(5)
+    before = work(10)
+    assert work(30) <= before + 20
+    assert len(model._sessions) == 0
 
 
 def test_a_program_that_generates_writes_nothing_of_its_own():

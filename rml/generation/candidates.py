@@ -123,7 +123,7 @@ def largest(values: Floats, k: int) -> Ids:
     """Find the k largest values without sorting the rest.
 
     Values are dealt into groups, and the k-th largest of the groups' maxima is a lower bound of the
-    k-th largest value: only what reaches it is looked at again.
+    k-th largest value: only groups that reach it are looked at again.
 
     Parameters
     ----------
@@ -137,14 +137,18 @@ def largest(values: Floats, k: int) -> Ids:
     ndarray of intp, shape (k,)
         Indices, the largest value first; of equals the smaller index first.
     """
-    n = len(values)
-    rows = n // _GROUPS
+    rows, rest = divmod(len(values), _GROUPS)
     if rows > 1 and k <= _GROUPS // 4:
-        body = values[: rows * _GROUPS].reshape(rows, _GROUPS).max(axis=0)
-        maxima = np.concatenate([body, values[rows * _GROUPS :]])
-        chosen = np.flatnonzero(values >= _kth_largest(maxima, k))
+        body = values[: rows * _GROUPS].reshape(rows, _GROUPS)  # a column is a group
+        maxima = body.max(axis=0)
+        least = _kth_largest(maxima, k)
+        columns = np.flatnonzero(maxima >= least)
+        row, column = np.nonzero(body[:, columns] >= least)
+        chosen = row * _GROUPS + columns[column]
+        tail = np.flatnonzero(values[len(values) - rest :] >= least) + rows * _GROUPS
+        chosen = np.concatenate([chosen, tail])
     else:
-        chosen = np.arange(n, dtype=np.intp)
+        chosen = np.arange(len(values), dtype=np.intp)
     found = values[chosen]
     if k < len(found):
         reach = found >= _kth_largest(found, k)

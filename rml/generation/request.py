@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from rml.errors import ArgumentError
 from rml.generation.ranges import Check, boolean, integer, texts, token_ids
-from rml.generation.sampling import LogitsProcessor
+from rml.generation.sampler import LogitsProcessor
 from rml.generation.session import Session
 from rml.generation.settings import SamplingSettings
 

@@ -29,7 +29,7 @@ from rml.errors import ArgumentError, ContextOverflow, RmlError
 from rml.generation.candidates import Floats, largest
 from rml.generation.request import Request
 from rml.generation.results import Completion, Delta, FinishReason, Timings, TokenLogprob, Usage
-from rml.generation.sampling import Sampler
+from rml.generation.sampler import Sampler
 from rml.generation.session import Session
 from rml.generation.stop import StopFilter
 from rml.tokenizers import Tokenizer
@@ -70,7 +70,7 @@ class Stream:
     ContextOverflow
         If the prompt is longer than the context.
     ArgumentError
-        If `request` names tokens outside the vocabulary.
+        If the prompt is empty, or `request` names tokens outside the vocabulary.
     """
 
     def __init__(
@@ -83,6 +83,8 @@ class Stream:
         stop_ids: Collection[int],
         n_batch: int,
     ) -> None:
+        if not prompt_ids:
+            raise ArgumentError("the prompt has no tokens, but at least one is needed")
         if len(prompt_ids) > session.n_ctx:
             raise ContextOverflow(
                 len(prompt_ids), session.n_ctx, "shorten the prompt or load with a larger n_ctx"

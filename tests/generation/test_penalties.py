@@ -6,7 +6,7 @@ import pytest
 from rml.errors import ArgumentError
 from rml.generation.candidates import Candidates
 from rml.generation.penalties import PhraseLog, Window, penalize, phrase_penalties, subtract
-from rml.generation.sampling import Sampler
+from rml.generation.sampler import Sampler
 from rml.generation.settings import SamplingSettings
 
 

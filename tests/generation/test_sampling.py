@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rml.errors import ArgumentError, NumericError
 from rml.generation import sampling
 from rml.generation.candidates import Candidates
-from rml.generation.sampling import STAGES, Sampler
+from rml.generation.sampler import STAGES, Sampler
 from rml.generation.settings import LLAMA_CPP_SAMPLERS, SAMPLERS, SamplingSettings
 
 

@@ -1,0 +1,233 @@
+"""From logits to one token: the stages of sampling in order, then a draw.
+
+Order: logits processors, `logit_bias`, banned tokens; then the stages of `STAGES` that
+`SamplingSettings.samplers` names, in its order (by default penalties, DRY, temperature,
+top-n-sigma, top-k, top-p, min-p, typical-p, XTC); then the draw. The softmax is taken by the first
+stage that needs probabilities, over the tokens that are left, and again after each cut.
+
+At temperature 0 nothing is drawn: the largest logit wins (of equals the smaller id), after masks,
+biases and penalties given as arguments.
+"""
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from rml.errors import ArgumentError
+from rml.generation import sampling
+from rml.generation.candidates import Candidates, Floats
+from rml.generation.penalties import PhraseLog, Window, penalize, phrase_penalties, subtract
+from rml.generation.settings import SamplingSettings
+
+__all__ = ["STAGES", "LogitsProcessor", "Sampler"]
+
+# Called with the ids so far (prompt included) and the logits; returns the logits to go on with.
+LogitsProcessor = Callable[[Sequence[int], Floats], Floats]
+
+
+class Sampler:
+    """Chooses tokens; owns the random numbers, the windows of the penalties and Mirostat's state.
+
+    Parameters
+    ----------
+    settings : SamplingSettings, optional
+        What to do; the defaults if not given.
+    seed : int
+        Start of the random numbers. The same seed, settings and logits give the same tokens on
+        every machine and with every version of Python (`random.Random.random` promises that).
+    n_tokens : int, optional
+        Size of the vocabulary where the decoder has more rows than there are tokens: ids from here
+        on are padding and never chosen.
+    banned : sequence of int
+        Ids that are never chosen.
+    processors : sequence of callable
+        Each is called with the ids so far, prompt included, and a copy of the logits, and returns
+        the logits to go on with. They come first, so that they cannot undo a mask.
+    token_bytes : callable, optional
+        Gives the bytes of a token; DRY needs it to find its breakers.
+
+    Attributes
+    ----------
+    settings : SamplingSettings
+        What is in effect.
+    seed : int
+        As given.
+
+    Raises
+    ------
+    ArgumentError
+        If `logit_bias` or `banned` name ids outside the vocabulary, or DRY lacks `token_bytes`.
+    """
+
+    def __init__(
+        self,
+        settings: SamplingSettings | None = None,
+        seed: int = 0,
+        *,
+        n_tokens: int | None = None,
+        banned: Sequence[int] = (),
+        processors: Sequence[LogitsProcessor] = (),
+        token_bytes: Callable[[int], bytes] | None = None,
+    ) -> None:
+        self.settings = (settings or SamplingSettings()).in_effect()
+        self.seed = seed
+        self._random = random.Random(seed)  # noqa: S311 - no secrets are made of these
+        self._n_tokens = n_tokens
+        self._banned = np.asarray(sorted(set(banned)), np.intp)
+        self._bias_ids = np.fromiter(self.settings.logit_bias, np.intp)
+        self._biases = np.fromiter(self.settings.logit_bias.values(), np.float32)
+        for name, ids in (("logit_bias", self._bias_ids), ("banned", self._banned)):
+            if n_tokens is not None and len(ids) and ids.max() >= n_tokens:
+                raise ArgumentError(f"{name} names token {ids.max()} of a vocabulary of {n_tokens}")
+        self._processors = tuple(processors)
+        self._said: list[int] = []
+        self._window = Window(self.settings.repeat_last_n if self.settings.has_penalties else 0)
+        self._phrases = PhraseLog(
+            self.settings.dry_last_n if self.settings.dry_multiplier else 0,
+            [text.encode() for text in self.settings.dry_breakers],
+            token_bytes or _no_token_bytes,
+        )
+        self._surprise_limit = 2 * self.settings.mirostat_tau  # Mirostat's mu, in bits
+        self._stages = [STAGES[name] for name in _arranged(self.settings)]
+
+    def accept(self, ids: Sequence[int]) -> None:
+        """Take note of tokens that are now part of the text: the prompt, then what was chosen."""
+        self._window.accept(ids)
+        self._phrases.accept(ids)
+        if self._processors:
+            self._said.extend(ids)
+
+    def sample(self, logits: Floats, position: int | None = None) -> int:
+        """Choose the next token; it counts as said only after `accept`.
+
+        Parameters
+        ----------
+        logits : ndarray of float32, shape (n_vocab,)
+            Scores of the decoder; not changed.
+        position : int, optional
+            Place in the sequence, for the message of an error.
+
+        Raises
+        ------
+        NumericError
+            If a logit is NaN or plus infinity, or if none is finite.
+        ArgumentError
+            If masks, biases or processors leave no token.
+        """
+        candidates = self.candidates(logits, position)
+        if self.settings.is_greedy:
+            return sampling.greedy(candidates)
+        if self.settings.mirostat:
+            return self._draw_by_surprise(candidates)
+        return sampling.draw(candidates, self.chance())
+
+    def candidates(self, logits: Floats, position: int | None = None) -> Candidates:
+        """Tokens that all stages leave for the draw; the arguments are those of `sample`."""
+        candidates = self._allowed(Candidates.of(logits[: self._n_tokens], position))
+        for stage in self._stages:
+            candidates = stage(candidates, self)
+        return candidates
+
+    def chance(self) -> float:
+        """Return the next random number, in [0, 1)."""
+        return self._random.random()
+
+    def penalized(self, candidates: Candidates) -> Candidates:
+        """Apply the repetition, presence and frequency penalties to what was said."""
+        settings = self.settings
+        return penalize(
+            candidates,
+            self._window,
+            repeat=settings.repeat_penalty,
+            presence=settings.presence_penalty,
+            frequency=settings.frequency_penalty,
+        )
+
+    def without_phrases(self, candidates: Candidates) -> Candidates:
+        """Apply DRY to what was said."""
+        settings = self.settings
+        penalties = phrase_penalties(
+            self._phrases,
+            multiplier=settings.dry_multiplier,
+            base=settings.dry_base,
+            allowed_length=settings.dry_allowed_length,
+        )
+        return subtract(candidates, penalties)
+
+    def _allowed(self, candidates: Candidates) -> Candidates:
+        """Apply processors, biases and bans."""
+        if not (self._processors or len(self._bias_ids) or len(self._banned)):
+            return candidates
+        logits = candidates.logits.copy()
+        for process in self._processors:
+            logits = np.array(process(self._said, logits), np.float32)
+            if logits.shape != candidates.logits.shape:
+                raise ArgumentError(
+                    f"a logits processor returned shape {logits.shape}, "
+                    f"but {candidates.logits.shape} is needed"
+                )
+        logits[self._bias_ids] += self._biases
+        logits[self._banned] = -np.inf
+        if np.isneginf(logits.max()):
+            raise ArgumentError("bans, logit_bias and logits processors leave no token to choose")
+        return Candidates.of(logits)
+
+    def _draw_by_surprise(self, candidates: Candidates) -> int:
+        """Mirostat 2: cut at the surprise limit, draw, and move the limit by the error."""
+        candidates = sampling.limit_surprise(candidates, self._surprise_limit)
+        token = sampling.draw(candidates, self.chance())
+        probability = candidates.probabilities()[(candidates.ids == token).argmax()]
+        error = -math.log2(probability) - self.settings.mirostat_tau
+        self._surprise_limit -= self.settings.mirostat_eta * error
+        return token
+
+
+def _arranged(settings: SamplingSettings) -> list[str]:
+    """Order of the stages, with a cheaper one that chooses the same.
+
+    Division keeps the order of logits, so top-k may come before the temperature that it follows:
+    then 40 numbers are divided, not a vocabulary.
+    """
+    names = [
+        name for name in settings.samplers if name != "top_n_sigma" or settings.top_n_sigma > 0
+    ]
+    for i in range(len(names) - 1):
+        if names[i : i + 2] == ["temperature", "top_k"] and not settings.dynatemp_range:
+            names[i : i + 2] = ["top_k", "temperature"]
+    return names
+
+
+def _no_token_bytes(token: int) -> bytes:
+    raise ArgumentError(f"dry_multiplier needs token_bytes, to look for breakers in token {token}")
+
+
+Stage = Callable[[Candidates, Sampler], Candidates]
+
+# A further stage is one entry here, its name in settings.SAMPLERS and its settings beside it.
+STAGES: Mapping[str, Stage] = {
+    "penalties": lambda candidates, sampler: sampler.penalized(candidates),
+    "dry": lambda candidates, sampler: sampler.without_phrases(candidates),
+    "temperature": lambda candidates, sampler: sampling.temperature(
+        candidates,
+        sampler.settings.temperature,
+        dynamic_range=sampler.settings.dynatemp_range,
+        exponent=sampler.settings.dynatemp_exponent,
+    ),
+    "top_n_sigma": lambda candidates, sampler: sampling.top_n_sigma(
+        candidates, sampler.settings.top_n_sigma
+    ),
+    "top_k": lambda candidates, sampler: sampling.top_k(candidates, sampler.settings.top_k),
+    "top_p": lambda candidates, sampler: sampling.top_p(candidates, sampler.settings.top_p),
+    "min_p": lambda candidates, sampler: sampling.min_p(candidates, sampler.settings.min_p),
+    "typical_p": lambda candidates, sampler: sampling.typical_p(
+        candidates, sampler.settings.typical_p
+    ),
+    "xtc": lambda candidates, sampler: sampling.xtc(
+        candidates,
+        sampler.settings.xtc_probability,
+        sampler.settings.xtc_threshold,
+        sampler.chance() if sampler.settings.xtc_probability else 1.0,
+    ),
+}

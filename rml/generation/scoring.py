@@ -1,0 +1,67 @@
+"""How likely a model finds a text."""
+
+import math
+from dataclasses import dataclass
+
+from rml.errors import ArgumentError, ContextOverflow
+from rml.generation.results import TokenLogprob
+from rml.generation.session import Session
+from rml.generation.stream import token_logprob
+
+__all__ = ["Score", "score"]
+
+# Values of logits that are held at a time: rows of a large vocabulary come a few at a time.
+_VALUES = 1 << 23
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The logprobs of a text's tokens.
+
+    Attributes
+    ----------
+    token_ids : list of int
+        The text's tokens.
+    logprobs : list of TokenLogprob or None
+        One for each token, given those before it. Nothing comes before the first: None.
+    """
+
+    token_ids: list[int]
+    logprobs: list[TokenLogprob | None]
+
+    @property
+    def total(self) -> float:
+        """Natural logarithm of the probability of all tokens after the first."""
+        return math.fsum(entry.logprob for entry in self.logprobs if entry is not None)
+
+    @property
+    def perplexity(self) -> float:
+        """Inverse of the geometric mean of the probabilities; 1 if there is one token only."""
+        return math.exp(-self.total / max(1, len(self.token_ids) - 1))
+
+
+def score(session: Session, ids: list[int], *, top: int = 0) -> Score:
+    """Evaluate tokens in an empty session, and compare each with what was expected.
+
+    Parameters
+    ----------
+    session : Session
+        Empty; the tokens are in it afterwards.
+    ids : list of int
+        At least one token.
+    top : int
+        How many of the likeliest tokens to list for each place.
+    """
+    if session.position:
+        raise ArgumentError("a text is scored in an empty session")
+    if len(ids) > session.n_ctx:
+        raise ContextOverflow(len(ids), session.n_ctx, "shorten the text or use a larger n_ctx")
+    entries: list[TokenLogprob | None] = [None]
+    rows = max(1, _VALUES // session.n_vocab)
+    for start in range(0, len(ids), rows):
+        logits = session.forward(ids[start : start + rows], all_logits=True)
+        following = ids[start + 1 : start + rows + 1]
+        entries += [
+            token_logprob(row, token, top) for row, token in zip(logits, following, strict=False)
+        ]
+    return Score(ids, entries)

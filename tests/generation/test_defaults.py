@@ -1,0 +1,121 @@
+"""What a model's own files say about generation, and the context that memory allows."""
+
+import dataclasses
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rml.errors import CheckpointError
+from rml.files import open_checkpoint
+from rml.generation import context
+from rml.generation.defaults import generation_defaults
+from rml.generation.settings import SamplingSettings
+from rml.llm.config import ModelConfig
+
+LLAMA = Path(__file__).resolve().parent.parent / "fixtures" / "llama"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """`folder(**generation_config)`: the toy Llama as a Hugging Face folder with that file."""
+
+    def make(**config):
+        shutil.copytree(LLAMA / "hf", tmp_path / "hf")
+        if config:
+            (tmp_path / "hf" / "generation_config.json").write_text(json.dumps(config))
+        return tmp_path / "hf"
+
+    return make
+
+
+def defaults(path):
+    with open_checkpoint(path) as checkpoint:
+        return generation_defaults(checkpoint)
+
+
+def test_a_folder_with_generation_config(folder):
+    settings, stop_ids = defaults(folder(eos_token_id=[7, 9], temperature=0.3, do_sample=True))
+
+    assert stop_ids == {7, 9}
+    assert (settings.temperature, settings.top_k) == (0.3, 50)
+    assert settings.origin["temperature"] == "generation_config.json"
+
+
+def test_without_one_the_end_token_of_the_configuration_counts(folder):
+    settings, stop_ids = defaults(folder())
+
+    assert stop_ids == {2}
+    assert settings.origin == {}
+
+
+def test_a_file_of_a_folder(folder):
+    path = folder(eos_token_id=7, top_p=0.5)
+
+    settings, stop_ids = defaults(path / "model.safetensors")
+
+    assert (stop_ids, settings.top_p) == ({7}, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"eos_token_id": "x"}, "eos_token_id='x' must be token ids"),
+        ({"eos_token_id": [-1]}, "must be token ids"),
+        ({"temperature": -1}, "temperature=-1.* must"),
+    ],
+)
+def test_a_broken_generation_config_names_the_key(folder, config, message):
+    with pytest.raises(CheckpointError, match=f"generation_config.json: .*{message}"):
+        defaults(folder(**config))
+
+
+def test_a_gguf_file_has_its_own_keys():
+    assert defaults(LLAMA / "model.gguf") == (SamplingSettings(), frozenset())
+
+
+# ---- context ----
+
+
+@pytest.fixture
+def config():
+    with open_checkpoint(LLAMA / "model.gguf") as checkpoint:
+        return ModelConfig.from_checkpoint(checkpoint)
+
+
+def test_the_context_of_the_model_if_it_fits(config):
+    assert context.default_context(config, weights=0, kv_type="f16", n_batch=512) == 128
+
+
+def test_a_context_cut_to_the_memory_is_logged(config, monkeypatch, caplog):
+    long = dataclasses.replace(config, n_ctx_train=10**6)
+    # 2 layers x 2 heads x 8 values x 2 (keys and values) x 2 bytes = 128 bytes a position.
+    monkeypatch.setattr(context, "memory_limit", lambda: 4 * 10**6)
+
+    with caplog.at_level(logging.INFO, "rml"):
+        n_ctx = context.default_context(long, weights=0, kv_type="f16", n_batch=1)
+
+    assert 3_000_000 / 128 - 100 < n_ctx <= 3_000_000 / 128
+    assert f"the context is {n_ctx} tokens, since the 1000000 of the model" in caplog.text
+
+
+def test_however_little_memory_there_is_a_session_has_a_context(config, monkeypatch):
+    monkeypatch.setattr(context, "memory_limit", lambda: 1000)
+
+    assert context.default_context(config, weights=0, kv_type="f16", n_batch=1) == 128
+
+
+def test_memory_is_that_of_the_machine_or_of_the_control_group(tmp_path):
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert context.memory_limit(tmp_path) == machine
+
+    (tmp_path / "memory.max").write_text("max\n")
+    assert context.memory_limit(tmp_path) == machine
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert context.memory_limit(tmp_path) == 1_000_000
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("5000\n")
+    assert context.memory_limit(tmp_path) == 5000

@@ -1,0 +1,68 @@
+"""A real model through the face of rml: SmolLM2-135M-Instruct, a Q4_1 GGUF file."""
+
+import pytest
+
+import rml
+
+REFERENCE_MODE = rml.info()["backend"] == "python"
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture(scope="module")
+def model(smollm2_path):
+    with rml.load(smollm2_path) as model:
+        yield model
+
+
+def test_a_text_goes_on(model):
+    reply = model.generate("The capital of France is", max_tokens=2, temperature=0)
+
+    assert reply.text == " Paris."
+    assert reply.prompt_token_ids == [504, 3575, 282, 4649, 314]
+    assert reply.token_ids == [7042, 30]
+
+
+@pytest.mark.slow
+def test_a_question_is_answered_as_the_weights_say(model):
+    """In exact arithmetic the answer is this; inputs rounded to 8 bits once give another."""
+    reply = model.chat(QUESTION, max_tokens=24, temperature=0)
+
+    assert reply.text == "The capital of France is Paris."
+    assert (reply.finish_reason, reply.stop_reason) == ("stop", 2)
+    assert reply.usage.prompt_tokens == 37
+
+
+@pytest.mark.skipif(REFERENCE_MODE, reason="takes minutes without compiled kernels")
+def test_a_conversation_in_one_session_is_that_of_fresh_ones(model):
+    messages = list(QUESTION)
+    with model.session() as session:
+        for question in ("And of Italy?", "Tell me a story.", "Shorter."):
+            options = {"max_tokens": 24, "seed": 7}
+            kept = model.chat(messages, session=session, **options)
+            fresh = model.chat(messages, **options)
+            assert kept.token_ids == fresh.token_ids
+            assert kept.text == fresh.text
+            messages += [
+                {"role": "assistant", "content": kept.text},
+                {"role": "user", "content": question},
+            ]
+    assert kept.usage.cached_tokens > 60
+
+
+@pytest.mark.skipif(REFERENCE_MODE, reason="takes minutes without compiled kernels")
+def test_streamed_text_is_whole_characters_and_equals_the_result(model):
+    stream = model.stream("Emoji: 🦙 🚀 é 你好", max_tokens=60, seed=11, temperature=1.2)
+
+    pieces = list(stream)
+
+    assert "".join(piece.text for piece in pieces) == stream.result().text
+    assert model.tokenizer.decode(stream.result().token_ids) == stream.result().text
+    assert all(piece.text for piece in pieces[:-1])
+
+
+@pytest.mark.skipif(REFERENCE_MODE, reason="there kernels take nearly all of the time anyway")
+def test_choosing_a_token_is_a_small_part_of_a_step(model):
+    timings = model.generate("Once upon a time", max_tokens=48, seed=1, ignore_eos=True).timings
+
+    # 49152 logits through the default chain; a step of this model takes 5 ms or more.
+    assert timings.sampling_ms < 0.15 * timings.predicted_ms
