@@ -21,7 +21,14 @@ from rml.tokenizers.pretokenize import Splitter
 from rml.tokenizers.text_model import Prefix
 from rml.tokenizers.word_cache import WordCache
 
-__all__ = ["ByteLevelBPE", "MergeTable", "bpe_merge"]
+__all__ = [
+    "ByteLevelBPE",
+    "MergeTable",
+    "bpe_merge",
+    "merge_table",
+    "missing_bytes",
+    "missing_merges",
+]
 
 
 class MergeTable:
@@ -151,23 +158,22 @@ class ByteLevelBPE:
                 del vocab[tokens[i]]
         self._vocab = vocab
         self._byte_ids = [vocab.get(BYTE_TO_CHAR[byte], unknown_id) for byte in range(256)]
-        self._table, self.missing = _merge_table(vocab, len(tokens), merges)
+        self._table, self.missing = merge_table(vocab, len(tokens), merges)
         # Ids past the vocabulary stand for spellings that merges make but no token has.
         self._spellings = {i: from_visible(text) for text, i in self.missing.items()}
         self._cache = WordCache(self._encode_word)
 
-    @property
-    def missing_bytes(self) -> list[int]:
-        """Byte values that have no token."""
-        return [byte for byte in range(256) if self._byte_ids[byte] is None]
-
-    def encode(self, text: str, *, first: bool = True) -> list[int]:  # noqa: ARG002  # a `TextModel`
+    def encode(self, text: str, *, first: bool = True, control: bool = False) -> list[int]:  # noqa: ARG002
         """Ids of a text without special tokens."""
         return self._cache.encode(self.splitter.split(text))
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that an ordinary token stands for."""
         return from_visible(self._tokens[token_id])
+
+    def problems(self) -> list[str]:
+        """Say what is odd about the vocabulary."""
+        return [*missing_merges(self.missing), *missing_bytes(self._byte_ids)]
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
         data = as_bytes(word)
@@ -191,10 +197,33 @@ class ByteLevelBPE:
         return [i for i in ids if i is not None]
 
 
-def _merge_table(
+def missing_merges(missing: Mapping[str, int]) -> list[str]:
+    """Say which spellings merges use that have no token."""
+    if not missing:
+        return []
+    return [f"merges use {len(missing)} spellings without a token, {next(iter(missing))!r} for one"]
+
+
+def missing_bytes(byte_ids: Sequence[int | None]) -> list[str]:
+    """Say which bytes have no token; text with them does not come back whole."""
+    values = [f"0x{byte:02X}" for byte, token in enumerate(byte_ids) if token is None]
+    return [f"{len(values)} bytes have no token: {', '.join(values)}"] if values else []
+
+
+def merge_table(
     vocab: Mapping[str, int], n_vocab: int, merges: tuple[Sequence[str], Sequence[str]]
 ) -> tuple[MergeTable, dict[str, int]]:
-    """Return the merges by id, and the ids given to spellings that have no token."""
+    """Return the merges by id, and ids past the vocabulary for spellings without a token.
+
+    Parameters
+    ----------
+    vocab : mapping of str to int
+        Tokens that merges may make.
+    n_vocab : int
+        The first id that is free.
+    merges : pair of sequences of str
+        Left and right parts, in rank order.
+    """
     missing: dict[str, int] = {}
     columns = []
     for texts in (*merges, list(map(add, *merges))):

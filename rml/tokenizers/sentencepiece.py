@@ -15,6 +15,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from rml.errors import TokenizerError
+from rml.tokenizers.bpe import missing_bytes
 from rml.tokenizers.byte_level import as_bytes
 from rml.tokenizers.text_model import Prefix
 from rml.tokenizers.word_cache import WordCache
@@ -128,12 +129,7 @@ class SentencePiece:
     def _cut(self) -> "WordCutter":
         return WordCutter(self._vocab)
 
-    @property
-    def missing_bytes(self) -> list[int]:
-        """Byte values that have no token."""
-        return [byte for byte in range(256) if byte not in self._ids_by_byte]
-
-    def encode(self, text: str, *, first: bool = True) -> list[int]:  # noqa: ARG002  # a `TextModel`
+    def encode(self, text: str, *, first: bool = True, control: bool = False) -> list[int]:  # noqa: ARG002
         """Ids of a text without special tokens."""
         if not text:
             return []
@@ -146,6 +142,10 @@ class SentencePiece:
         if byte is not None:
             return bytes([byte])
         return as_bytes(self._tokens[token_id].replace(SPACE, " "))
+
+    def problems(self) -> list[str]:
+        """Say what is odd about the vocabulary."""
+        return missing_bytes([self._ids_by_byte.get(byte) for byte in range(256)])
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
         whole = self._vocab.get(word)

@@ -1,8 +1,12 @@
 """What every kind of vocabulary offers to the tokenizer."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-__all__ = ["Prefix", "TextModel"]
+from rml.tokenizers.special_tokens import SpecialToken
+
+__all__ = ["Parts", "Prefix", "TextModel"]
 
 Prefix = Literal["never", "first", "always"]
 """Which text gets a space before it: none, one that nothing precedes, or also one that follows a
@@ -17,15 +21,57 @@ class TextModel(Protocol):
         """Which text gets a space that decoding has to take away again."""
         ...
 
-    @property
-    def missing_bytes(self) -> list[int]:
-        """Byte values that have no token."""
-        ...
+    def encode(self, text: str, *, first: bool, control: bool) -> list[int]:
+        """Ids of a text.
 
-    def encode(self, text: str, *, first: bool) -> list[int]:
-        """Ids of a text; `first` says that nothing stood before it."""
+        Parameters
+        ----------
+        text : str
+            Text in which `SpecialTokens` finds nothing any more.
+        first : bool
+            Nothing stands before it.
+        control : bool
+            Control tokens may be made, for vocabularies that look for some of them later.
+        """
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that an ordinary token stands for."""
         ...
+
+    def problems(self) -> list[str]:
+        """Say what is odd about the vocabulary; mostly nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """All that a `Tokenizer` is made of, whatever file it comes from.
+
+    Attributes
+    ----------
+    model : TextModel
+        For text between special tokens.
+    tokens : list of str
+        Texts by id, as the file spells them; "" where an id has no token.
+    specials : list of SpecialToken
+        Tokens found in raw text.
+    bos_id, eos_id : int or None
+        Beginning and end of text.
+    before, after : tuple of int
+        What encoding puts before and after a text.
+    stop_ids : frozenset of int
+        Ids that the file names as ends of text, turn or message.
+    chat_templates : mapping
+        Source by name.
+    """
+
+    model: TextModel
+    tokens: list[str]
+    specials: list[SpecialToken]
+    bos_id: int | None
+    eos_id: int | None
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    stop_ids: frozenset[int] = frozenset()
+    chat_templates: Mapping[str, str] = field(default_factory=dict)

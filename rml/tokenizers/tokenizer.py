@@ -6,20 +6,18 @@ Text is first cut at special tokens; what lies between goes through the vocabula
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import methodcaller
 from typing import Any, Final
 
-from rml.errors import ArgumentError, TokenizerError
-from rml.tokenizers.bpe import ByteLevelBPE
+from rml.errors import ArgumentError
 from rml.tokenizers.byte_level import as_bytes, as_text
-from rml.tokenizers.pretokenize import splitter
-from rml.tokenizers.sentencepiece import SentencePiece, byte_tokens
+from rml.tokenizers.gguf_tokenizer import gguf_parts
 from rml.tokenizers.special_tokens import SpecialToken, SpecialTokens
 from rml.tokenizers.stream_decoder import StreamDecoder
-from rml.tokenizers.text_model import TextModel
-from rml.tokenizers.vocabulary import TokenType, Vocabulary, metadata_flag, string_list
+from rml.tokenizers.text_model import Parts
 
 __all__ = ["Tokenizer"]
+
+_BLANK: Final = 0x20
 
 # Names under which model makers end a turn or a text; such a control token stops generation even
 # where the file's own keys forget it.
@@ -39,9 +37,12 @@ _END_NAMES: Final = frozenset(
         "<|eot_id|>",
         "<|eot|>",
         "<|im_end|>",
+        "<|flush|>",
+        "<|calls|>",
         "<|return|>",
         "<｜end▁of▁sentence｜>",
         "[EOS]",
+        "[e~[",
         "[EOT]",
         "_<EOT>",
     )
@@ -70,30 +71,21 @@ class Tokenizer:
         All templates of the file, by name.
     """
 
-    def __init__(
-        self,
-        model: TextModel,
-        vocabulary: Vocabulary,
-        specials: Iterable[SpecialToken],
-        *,
-        add_bos: bool,
-        add_eos: bool,
-        stop_ids: Iterable[int] = (),
-        chat_templates: Mapping[str, str] | None = None,
-    ) -> None:
-        self._model = model
-        self._vocabulary = vocabulary
-        special = list(specials)
-        self._specials = SpecialTokens(special)
-        self._special_bytes = {token.id: as_bytes(token.text) for token in special}
-        self._control = frozenset(token.id for token in special if token.control)
-        self.n_vocab = len(vocabulary.tokens)
-        self.bos_id = vocabulary.ids.get("bos")
-        self.eos_id = vocabulary.ids.get("eos")
-        self.add_bos = add_bos and self.bos_id is not None
-        self.add_eos = add_eos and self.eos_id is not None
-        self.stop_ids = frozenset(stop_ids) | _stop_ids(vocabulary, special)
-        self.chat_templates = dict(chat_templates or {})
+    def __init__(self, parts: Parts) -> None:
+        self._model = parts.model
+        self._tokens = parts.tokens
+        self._specials = SpecialTokens(parts.specials)
+        self._special_bytes = {token.id: as_bytes(token.text) for token in parts.specials}
+        self._control = frozenset(token.id for token in parts.specials if token.control)
+        self._before = parts.before
+        self._after = parts.after
+        self.n_vocab = len(parts.tokens)
+        self.bos_id = parts.bos_id
+        self.eos_id = parts.eos_id
+        self.add_bos = self.bos_id is not None and self.bos_id in parts.before
+        self.add_eos = self.eos_id is not None and self.eos_id in parts.after
+        self.stop_ids = parts.stop_ids | _end_tokens(parts.specials)
+        self.chat_templates = dict(parts.chat_templates)
         self.chat_template = self.chat_templates.get("default")
 
     @classmethod
@@ -117,16 +109,7 @@ class Tokenizer:
             The vocabulary is missing or broken, of a kind that rml does not have, or its splitting
             rule is unknown.
         """
-        where = path or "the metadata"
-        kind = metadata.get("tokenizer.ggml.model")
-        if kind == "gpt2":
-            return _byte_level(cls, metadata, where, pre)
-        if kind == "llama":
-            return _sentencepiece(cls, metadata, where)
-        raise TokenizerError(
-            f"{where}: tokenizer.ggml.model is {kind!r}{_UNREAD.get(kind, '')}; rml reads 'gpt2' "
-            "(byte-level BPE) and 'llama' (SentencePiece with scores)"
-        )
+        return cls(gguf_parts(metadata, path or "the metadata", pre))
 
     def encode(
         self, text: str | bytes, add_special: bool = True, parse_special: bool = False
@@ -145,12 +128,8 @@ class Tokenizer:
             others wrote.
         """
         pieces = self._specials.split(as_text(text), control=parse_special)
-        ids = self._encode_pieces(pieces)
-        if add_special and self.add_bos and self.bos_id is not None:
-            ids.insert(0, self.bos_id)
-        if add_special and self.add_eos and self.eos_id is not None:
-            ids.append(self.eos_id)
-        return ids
+        ids = self._encode_pieces(pieces, parse_special)
+        return [*self._before, *ids, *self._after] if add_special else ids
 
     def encode_parts(self, parts: Iterable[tuple[str, bool]], add_bos: bool) -> list[int]:
         """Ids of a rendered chat, in which only the template makes control tokens.
@@ -166,6 +145,7 @@ class Tokenizer:
             The prompt starts with exactly one beginning-of-text token, whether the template writes
             it or not. Without such a token in the vocabulary nothing is added.
         """
+        parts = list(parts)
         text = ""
         written: list[tuple[int, int]] = []
         for part, by_template in parts:
@@ -175,7 +155,8 @@ class Tokenizer:
                 if written and written[-1][1] == start:
                     start = written.pop()[0]
                 written.append((start, len(text)))
-        ids = self._encode_pieces(self._specials.split(text, control=True, written=written))
+        pieces = self._specials.split(text, control=True, written=written)
+        ids = self._encode_pieces(pieces, all(by_template for _, by_template in parts))
         if add_bos and self.bos_id is not None:
             own = 0
             while own < len(ids) and ids[own] == self.bos_id:
@@ -240,12 +221,27 @@ class Tokenizer:
     @property
     def bos_token(self) -> str | None:
         """Text of the beginning-of-text token, for templates."""
-        return None if self.bos_id is None else self._vocabulary.tokens[self.bos_id]
+        return None if self.bos_id is None else self._tokens[self.bos_id]
 
     @property
     def eos_token(self) -> str | None:
         """Text of the end-of-text token, for templates."""
-        return None if self.eos_id is None else self._vocabulary.tokens[self.eos_id]
+        return None if self.eos_id is None else self._tokens[self.eos_id]
+
+    def check(self) -> list[str]:
+        """Look for oddities of the vocabulary that encoding tolerates.
+
+        Returns
+        -------
+        list of str
+            One sentence each: merges without tokens, bytes without a token, ids without a text.
+        """
+        found = self._model.problems()
+        if gaps := [i for i, text in enumerate(self._tokens) if not text]:
+            found.append(f"{len(gaps)} ids have no text, {gaps[0]} for one")
+        if twice := len(self._tokens) - len(gaps) - len(set(filter(None, self._tokens))):
+            found.append(f"{twice} tokens have the text of another one")
+        return found
 
     def __repr__(self) -> str:
         return (
@@ -253,13 +249,13 @@ class Tokenizer:
             f"bos_id={self.bos_id}, eos_id={self.eos_id}, add_bos={self.add_bos})"
         )
 
-    def _encode_pieces(self, pieces: Sequence[str | int]) -> list[int]:
+    def _encode_pieces(self, pieces: Sequence[str | int], control: bool) -> list[int]:
         ids: list[int] = []
         for n, piece in enumerate(pieces):
             if isinstance(piece, int):
                 ids.append(piece)
             else:
-                ids += self._model.encode(piece, first=n == 0)
+                ids += self._model.encode(piece, first=n == 0, control=control)
         return ids
 
 
@@ -302,98 +298,12 @@ def _checked(token_id: int) -> int:
     return value
 
 
-def _stop_ids(vocabulary: Vocabulary, specials: Iterable[SpecialToken]) -> frozenset[int]:
-    named = {token.text: token.id for token in specials if token.text in _END_NAMES}
+def _end_tokens(specials: Iterable[SpecialToken]) -> frozenset[int]:
+    """Find control tokens with a well-known end name."""
+    named = {
+        token.text: token.id for token in specials if token.control and token.text in _END_NAMES
+    }
     if "<|return|>" in named:
         # The harmony format ends a message with <|end|>, and the turn goes on after it.
         named.pop("<|end|>", None)
-    named.update({k: vocabulary.ids[k] for k in ("eos", "eot", "eom") if k in vocabulary.ids})
     return frozenset(named.values())
-
-
-_BLANK: Final = 0x20
-_UNREAD: Final = {
-    "bert": " (WordPiece, of encoder models)",
-    "t5": " (unigram)",
-    "rwkv": " (RWKV's greedy trie)",
-    "plamo2": " (PLaMo-2)",
-}
-
-
-def _sentencepiece(cls: type[Tokenizer], metadata: Mapping[str, Any], where: str) -> Tokenizer:
-    vocabulary = Vocabulary.from_gguf(metadata, where)
-    if vocabulary.scores is None:
-        raise TokenizerError(f"{where}: no tokenizer.ggml.scores; a 'llama' vocabulary needs them")
-    kinds = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.BYTE)
-    model = SentencePiece(
-        vocabulary.tokens,
-        vocabulary.scores,
-        vocabulary.of_type(*kinds),
-        byte_tokens(vocabulary.tokens, vocabulary.of_type(TokenType.BYTE), where),
-        vocabulary.ids.get("unknown"),
-        prefix=metadata_flag(metadata, "tokenizer.ggml.add_space_prefix", where) is not False,
-    )
-    return cls(
-        model,
-        vocabulary,
-        _gguf_specials(vocabulary),
-        add_bos=vocabulary.add_bos is not False,
-        add_eos=bool(vocabulary.add_eos),
-        chat_templates=_gguf_templates(metadata, where),
-    )
-
-
-def _byte_level(
-    cls: type[Tokenizer], metadata: Mapping[str, Any], where: str, pre: str | None
-) -> Tokenizer:
-    vocabulary = Vocabulary.from_gguf(metadata, where)
-    name = pre or metadata.get("tokenizer.ggml.pre")
-    if name is None:
-        raise TokenizerError(
-            f"{where}: no tokenizer.ggml.pre, the name of the rule that splits text into words; "
-            "if you know it, give it as pre="
-        )
-    rule = splitter(name)
-    control = vocabulary.of_type(TokenType.CONTROL, TokenType.UNKNOWN)
-    model = ByteLevelBPE(vocabulary.tokens, control, _merges(metadata, where), rule)
-    return cls(
-        model,
-        vocabulary,
-        _gguf_specials(vocabulary),
-        add_bos=rule.add_bos if vocabulary.add_bos is None else vocabulary.add_bos,
-        add_eos=bool(vocabulary.add_eos),
-        chat_templates=_gguf_templates(metadata, where),
-    )
-
-
-def _merges(metadata: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
-    lines = string_list(metadata, "tokenizer.ggml.merges", where)
-    if set(map(methodcaller("count", " "), lines)) - {1}:
-        odd = next(line for line in lines if line.count(" ") != 1)
-        raise TokenizerError(
-            f"{where}: tokenizer.ggml.merges holds {odd!r}; expected are two parts and one space"
-        )
-    parts = " ".join(lines).split(" ") if lines else []  # at once: there are very many
-    return parts[0::2], parts[1::2]
-
-
-def _gguf_specials(vocabulary: Vocabulary) -> list[SpecialToken]:
-    kinds = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
-    return [
-        SpecialToken(text, i, control=vocabulary.types[i] != TokenType.USER_DEFINED)
-        for i in vocabulary.of_type(*kinds)
-        if (text := vocabulary.tokens[i])
-    ]
-
-
-def _gguf_templates(metadata: Mapping[str, Any], where: str) -> dict[str, str]:
-    prefix = "tokenizer.chat_template"
-    found = {"default": metadata.get(prefix)} | {
-        key[len(prefix) + 1 :]: value
-        for key, value in metadata.items()
-        if key.startswith(prefix + ".")
-    }
-    for name, source in found.items():
-        if source is not None and not isinstance(source, str):
-            raise TokenizerError(f"{where}: the chat template {name!r} is not a string")
-    return {name: source for name, source in found.items() if source}

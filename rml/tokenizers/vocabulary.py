@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rml.errors import TokenizerError
 
@@ -36,9 +37,9 @@ class Vocabulary:
     ----------
     tokens : list of str
         Texts as the file spells them.
-    types : list of int
+    types : ndarray of int8
         A `TokenType` for each token.
-    scores : list of float or None
+    scores : ndarray of float32 or None
         Of a SentencePiece vocabulary; a higher score merges first.
     ids : dict
         Named ids that the file gives: "bos", "eos", "eot", "eom", "unknown", "padding".
@@ -47,16 +48,15 @@ class Vocabulary:
     """
 
     tokens: list[str]
-    types: list[int]
-    scores: list[float] | None = None
+    types: NDArray[np.int8]
+    scores: NDArray[np.float32] | None = None
     ids: Mapping[str, int] = field(default_factory=dict)
     add_bos: bool | None = None
     add_eos: bool | None = None
 
     def of_type(self, *types: TokenType) -> list[int]:
         """Ids of all tokens of these types, rising."""
-        kinds = np.array(self.types, dtype=np.int8)
-        return [int(i) for i in np.flatnonzero(np.isin(kinds, types))]
+        return [int(i) for i in np.flatnonzero(np.isin(self.types, types))]
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any], where: str) -> "Vocabulary":
@@ -93,8 +93,8 @@ class Vocabulary:
             raise TokenizerError(f"{where}: tokenizer.ggml.scores has values that are not numbers")
         return cls(
             tokens=tokens,
-            types=types.tolist(),
-            scores=None if scores is None else scores.tolist(),
+            types=types.astype(np.int8),
+            scores=None if scores is None else scores.astype(np.float32),
             ids={
                 name: i
                 for name in ("bos", "eos", "eot", "eom", "unknown", "padding")

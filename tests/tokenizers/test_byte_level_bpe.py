@@ -315,7 +315,7 @@ def test_written_parts_are_encoded_like_the_whole(tiny, parts):
     ("keys", "message"),
     [
         ({"model": "bert"}, "bert"),
-        ({"model": None}, "None"),
+        ({"model": None}, "no vocabulary"),
         ({"tokens": None}, "tokens"),
         ({"tokens": []}, "0 tokens"),
         ({"tokens": 3}, "list of strings"),
