@@ -4,6 +4,7 @@ import logging
 import os
 import weakref
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack, cast, overload
@@ -212,11 +213,17 @@ class Model:
     def generate(self, prompt: str | Ids, **options: Unpack[GenerateOptions]) -> Completion: ...
     @overload
     def generate(
+        self, prompt: str | Ids, *, n: int, **options: Unpack[GenerateOptions]
+    ) -> list[Completion]: ...
+    @overload
+    def generate(
         self, prompt: list[str] | list[list[int]], **options: Unpack[GenerateOptions]
     ) -> list[Completion]: ...
     def generate(
         self,
         prompt: str | Ids | list[str] | list[list[int]],
+        *,
+        n: int | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Completion | list[Completion]:
         """Continue a text.
@@ -225,7 +232,11 @@ class Model:
         ----------
         prompt : str or sequence of int, or a list of these
             What to continue. Text gets a beginning-of-text token where the model wants one; ids are
-            taken as they are. Of a list, each prompt is continued on its own, with the same seed.
+            taken as they are. Of a list, each prompt is continued on its own, with the same seed,
+            and the result is a list.
+        n : int, optional
+            Return a list of so many continuations of one prompt, with the seeds that follow each
+            other from `seed` on; the prompt is evaluated once.
         **options
             See `GenerateOptions`; names of other tools are understood.
 
@@ -238,10 +249,23 @@ class Model:
         NumericError
             If the model's logits are no numbers.
         """
-        if not isinstance(prompt, list) or not prompt or isinstance(prompt[0], (int, np.integer)):
+        several = (
+            isinstance(prompt, list) and prompt and not isinstance(prompt[0], int | np.integer)
+        )
+        if several and n is not None:
+            raise ArgumentError("n is for one prompt, not for a list of them")
+        if not several and n is None:
             return self.stream(cast("str | Ids", prompt), **options).result()
-        options["seed"] = Request.of(options, self.sampling).seed
-        return [self.stream(one, **options).result() for one in cast("list[str]", prompt)]
+        seed = Request.of(options, self.sampling).seed
+        if several:
+            options["seed"] = seed
+            return [self.stream(one, **options).result() for one in cast("list[str]", prompt)]
+        one = cast("str | Ids", prompt)
+        seeds = [(seed + i) % 2**64 for i in range(_checked("n", n, integer(1)))]
+        with ExitStack() as opened:
+            if options.get("session") is None:
+                options["session"] = opened.enter_context(self.session())
+            return [self.stream(one, **{**options, "seed": each}).result() for each in seeds]
 
     __call__ = generate
 

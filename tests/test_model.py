@@ -161,6 +161,21 @@ def test_prompts_as_a_list_give_a_list_in_order(model):
     )
 
 
+def test_n_continuations_share_the_prompt_and_count_the_seeds_up(model):
+    three = model.generate("Hello", n=3, max_tokens=8, seed=4)
+    alone = [model.generate("Hello", max_tokens=8, seed=seed) for seed in (4, 5, 6)]
+
+    assert [reply.token_ids for reply in three] == [reply.token_ids for reply in alone]
+    assert [reply.seed for reply in three] == [4, 5, 6]
+    # All but the last token of the prompt, whose logits are needed.
+    assert [reply.timings.prompt_n for reply in three] == [len(alone[0].prompt_token_ids), 1, 1]
+    assert len(model.generate([5, 6], n=1, max_tokens=1)) == 1
+    with pytest.raises(ArgumentError, match="n=0"):
+        model.generate("Hello", n=0)
+    with pytest.raises(ArgumentError, match="n is for one prompt"):
+        model.generate(["Hello", "you"], n=2)
+
+
 def test_ids_may_be_an_array(model):
     as_list = model.generate([5, 6], max_tokens=3, temperature=0)
     as_array = model.generate(np.array([5, 6]), max_tokens=3, temperature=0)

@@ -100,6 +100,8 @@ class Session:
             If the session or its model is closed.
         """
         decoder, cache = self._open()
+        if cache.size > self.position:  # an interrupt came between a step and its entry below
+            cache.truncate(self.position)
         try:
             logits = decoder.forward(ids, cache, all_logits, out)
         except ClosedError:

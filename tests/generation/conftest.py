@@ -21,6 +21,10 @@ class FakeCache:
     def __init__(self, n_ctx):
         self.n_ctx, self.tokens, self.closed = n_ctx, [], False
 
+    @property
+    def size(self):
+        return len(self.tokens)
+
     def truncate(self, n):
         assert 0 <= n <= len(self.tokens)
         del self.tokens[n:]

@@ -53,6 +53,16 @@ def test_overflow_changes_nothing(make_session):
     assert session.forward([4]).argmax() == 10
 
 
+def test_a_step_that_was_interrupted_after_its_end_is_undone(make_session):
+    """The cache has the token, the session has not: an interrupt came in between."""
+    session, decoder = make_session(sum_so_far)
+    session.forward([1])
+    decoder.caches[0].tokens.append(99)
+
+    assert session.forward([2]).argmax() == 3
+    assert decoder.caches[0].tokens == session.tokens == [1, 2]
+
+
 def test_truncate(make_session):
     session, decoder = make_session(sum_so_far)
     session.forward([1, 2, 3])
