@@ -1,8 +1,7 @@
 """The program ``rml``: its commands, and how it ends.
 
 Exit codes: 0 done, 1 an error that rml reports (or a pipe that was closed, quietly), 2 a wrong
-command line, 130 interrupted. An error
-is one message on stderr; ``-v`` shows the traceback.
+command line, 130 interrupted. An error is one message on stderr; ``-v`` shows the traceback.
 
 A command's file is imported when the command is run, so that ``rml --help`` and ``rml list`` start
 without what a model needs.

@@ -45,6 +45,8 @@ def command(
     arguments = sampling_arguments(values)
     single = question is not None or prompt is not None or file is not None
     one = read_prompt(question, prompt, file) if single or not sys.stdin.isatty() else None
+    if one is not None and not one.strip():
+        raise click.UsageError("the question is empty")
     with load(values, download=True) as model, model.session() as session:
         if not values["raw"] and model.chat_template is None:
             raise TemplateError(
@@ -53,7 +55,8 @@ def command(
             )
         talk = _Conversation(model, session, values, arguments)
         if one is not None:
-            talk.answer(one)
+            if talk.answer(one).finish_reason == "cancelled":
+                raise click.exceptions.Exit(130)
         else:
             say(f"{values['model']}, context {model.n_ctx} tokens. /help lists the commands.")
             _converse(talk)
@@ -80,7 +83,7 @@ class _Conversation:
         system = self._values["system"]
         self._messages = [{"role": "system", "content": system}] if system else []
 
-    def answer(self, text: str) -> None:
+    def answer(self, text: str) -> "rml.Completion":
         """Print the model's answer to `text`; both join the conversation when it is done.
 
         Ctrl-C ends the answer, and what was said of it stays in the conversation.
@@ -101,6 +104,7 @@ class _Conversation:
         elif result.finish_reason == "length" and "max_tokens" not in self._arguments:
             say("[the context is full; /reset begins anew, -c sets a larger one]")
         report(result)
+        return result
 
     def _stream(self, text: str, messages: list[dict[str, str]]) -> "rml.Stream":
         if self._values["raw"]:

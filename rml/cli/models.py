@@ -7,7 +7,7 @@ from typing import Any
 import rml
 from rml.cli.console import bytes_text, progress_bar, say
 from rml.cli.options import load_arguments
-from rml.errors import ArgumentError, DownloadError
+from rml.errors import ArgumentError, CheckpointError, DownloadError
 from rml.files import hub_names, pull
 
 __all__ = ["fetch", "load", "locate"]
@@ -41,6 +41,8 @@ def locate(name: str, *, offline: bool | None = None, download: bool = False) ->
 
     Raises
     ------
+    CheckpointError
+        If `name` is neither a file nor the name of a model.
     DownloadError
         If the model is not there and is not to be fetched, or cannot be.
     """
@@ -48,12 +50,12 @@ def locate(name: str, *, offline: bool | None = None, download: bool = False) ->
     if found is not None:
         return found
     path = Path(name).expanduser()
-    known = name in pull.KNOWN
-    if path.exists() and not (known and download):
+    if path.exists():
         return path
     # A path whose folder exists is a mistyped file, not a repository.
-    if not known and (hub_names.parse(name) is None or path.parent.exists()):
-        raise DownloadError(
+    is_repository = hub_names.parse(name) is not None and not path.parent.exists()
+    if name not in pull.KNOWN and not is_repository:
+        raise CheckpointError(
             f"{name}: there is no such file or folder, and no model is known by that name "
             f"(known: {', '.join(pull.KNOWN)}; or org/repo on the Hugging Face Hub)"
         )

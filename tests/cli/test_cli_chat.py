@@ -39,6 +39,12 @@ def test_a_question_from_stdin(rml_command, toy_path):
     )
 
 
+@pytest.mark.parametrize("text", ["", "\n", " \n"])
+def test_an_empty_question_is_a_wrong_command_line(rml_command, toy_path, text):
+    assert rml_command("chat", "-m", toy_path, input=text).exit_code == 2
+    assert rml_command("chat", "-m", toy_path, text).exit_code == 2
+
+
 def test_the_template_is_shown_on_stderr(rml_command, toy_path):
     result = rml_command("chat", "-m", toy_path, *GREEDY, "--show-template", "--system", "S", "hi")
     assert result.stderr == (
@@ -243,3 +249,11 @@ def test_a_turn_that_fails_does_not_end_the_chat(terminal, toy_path):
     assert shown(reply(toy_path, "hi")) in chat.read_until("\n> ")
     chat.send("/exit\n")
     assert chat.end() == 0
+
+
+def test_ctrl_c_ends_a_single_question_with_130(terminal, toy_path):
+    chat = terminal("-m", toy_path, "-c", "100000", "--ignore-eos", "--temp", "0", "hi")
+    chat.read_until(shown(reply(toy_path, "hi", ignore_eos=True))[:5])
+    chat.send("\x03")
+    chat.read_until("[stopped]")
+    assert chat.end() == 130

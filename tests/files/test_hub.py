@@ -177,6 +177,9 @@ def sizes(names):
         ("/abs/path.gguf", None),
         ("a/b:", None),
         ("a/b c", None),
+        ("models/x.gguf", None),
+        ("models/x.safetensors", None),
+        ("org/x-GGUF", HubName("org/x-GGUF")),
         ("", None),
     ],
 )
