@@ -377,7 +377,7 @@ class DecoderLM:
         plan.record("store_kv", at + "store key, value", k, v, *pages, layer=i, **scales)
         plan.record(
             "attend", at + "attention", q, *pages, mixed,
-            layer=i, scale=c.attention_scale, window=c.window(i) or 0, **scales,
+            layer=i, scale=c.attention_scale, window=c.window(i) or 0, scratch=w.scratch, **scales,
         )  # fmt: skip
         self._record_branch(
             plan, w, at + "attention output", mixed.reshape(n, -1), layer.attn_output,
