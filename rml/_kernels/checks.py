@@ -20,7 +20,7 @@ COMPUTE_MODES = ("int8x2", "int8", "f32")
 ACTIVATIONS = ("silu", "gelu_tanh")
 # Formats that the kernels read. One row of weights in any of them is a whole number of blocks.
 FLOAT_FORMATS = ("F32", "F16", "BF16")
-QUANTIZED_FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
+QUANTIZED_FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K")
 WEIGHT_FORMATS = frozenset(FLOAT_FORMATS + QUANTIZED_FORMATS)
 
 PAGE_SIZE = 16  # positions of a page of the KV cache

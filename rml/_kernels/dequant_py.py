@@ -1,7 +1,7 @@
 """What the bytes of every weight format mean, the definition.
 
-A quantized block is a number of *units* of 32 values that share a scale, and in some formats a
-minimum: ``value = scale * code + minimum`` with a small signed integer `code`. `unpack` gives
+A quantized block is a number of *units*, 32 or 16 values that share a scale, and in some formats
+a minimum: ``value = scale * code + minimum`` with a small signed integer `code`. `unpack` gives
 codes and scales, `dequantize` the values, `embed` the values of chosen rows.
 
 Source: the GGUF format's description and the reference code of its types (ggml, MIT licence).
@@ -18,9 +18,7 @@ import numpy.typing as npt
 from rml._kernels import checks
 from rml._kernels.block_formats import FORMATS
 
-__all__ = ["UNIT", "Units", "dequantize", "embed", "unpack"]
-
-UNIT = 32  # values that share one scale
+__all__ = ["Units", "dequantize", "embed", "unpack"]
 
 F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]
@@ -28,9 +26,9 @@ I8 = npt.NDArray[np.int8]
 
 
 class Units(NamedTuple):
-    """Quantized values, N units of them."""
+    """Quantized values, N units of them; L is 32, or 16 where half a block of 32 has a scale."""
 
-    codes: I8  # (N, 32), signed: the format's bias is already subtracted
+    codes: I8  # (N, L), signed: the format's bias is already subtracted
     scale: F32  # (N,)
     minimum: F32 | None  # (N,), None where the format has none
 
@@ -77,12 +75,56 @@ def _q8_0(blocks: U8) -> Units:
     return Units(blocks[:, 2:].view(np.int8), _f16(blocks, 0), None)
 
 
+def _scales_k(packed: U8) -> tuple[U8, U8]:
+    """Split N x 12 bytes into N x 8 scales and N x 8 minima of six bits each.
+
+    The first four of each are the low six bits of bytes 0-3 and 4-7; the others have their low four
+    bits in bytes 8-11 and their high two bits at the top of bytes 0-3 and 4-7.
+    """
+    a, b, c = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
+    scales = np.concatenate([a & 63, (c & 15) | (a >> 6 << 4)], axis=1)
+    minima = np.concatenate([b & 63, (c >> 4) | (b >> 6 << 4)], axis=1)
+    return scales, minima
+
+
+def _q4_k(blocks: U8) -> Units:
+    """f16 scale and minimum of scales and minima; 12 bytes of those; 128 bytes of nibbles.
+
+    Two units share 32 bytes: the first has the low nibbles, the second the high ones.
+    """
+    scales, minima = _scales_k(blocks[:, 4:16])
+    packed = blocks[:, 16:].reshape(-1, 4, 1, 32)
+    codes = np.concatenate([packed & 15, packed >> 4], axis=2)
+    return Units(
+        codes.reshape(-1, 32).astype(np.int8),
+        (_f16(blocks, 0)[:, None] * scales).reshape(-1),
+        -(_f16(blocks, 2)[:, None] * minima).reshape(-1),
+    )
+
+
+def _q6_k(blocks: U8) -> Units:
+    """128 bytes of low nibbles; 64 bytes of upper bit pairs; 16 signed scales; f16 scale of scales.
+
+    In each half of a block, code 32 p + i has its low bits in byte 32 (p % 2) + i (high nibble for
+    p >= 2) and its upper two bits at bit 2 p of byte i. code = six bits - 32, 16 to a scale.
+    """
+    low = blocks[:, :128].reshape(-1, 2, 2, 32)
+    low = np.concatenate([low & 15, low >> 4], axis=2)
+    shifts = np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1)
+    high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts & 3
+    scales = blocks[:, 192:208].view(np.int8).astype(np.float32)
+    codes = (low | high << 4).astype(np.int8) - 32
+    return Units(codes.reshape(-1, 16), (_f16(blocks, 208)[:, None] * scales).reshape(-1), None)
+
+
 _UNPACK: dict[str, Callable[[U8], Units]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,
     "Q5_1": _q5_1,
     "Q8_0": _q8_0,
+    "Q4_K": _q4_k,
+    "Q6_K": _q6_k,
 }
 
 _FLOATS: dict[str, Callable[[U8], F32]] = {

@@ -2,11 +2,14 @@
  *
  * RML_QUANTIZED_FORMATS is the one list of quantized formats that the twins know. For each:
  *
- *     X(NAME, id, values in a block, bytes of a block, bias, has a minimum)
+ *     X(NAME, id, values in a block, bytes of a block, bias, has a minimum, scales per 32 values)
  *
- * and `unpack_NAME` gives one unit of 32 values of a row as unsigned codes, a scale and a minimum:
- * value = scale * (code - bias) + minimum. dequant_py.py says what the bytes mean.
- * Adding a format is one entry here and its `unpack_NAME`.
+ * A block is one or more units of 32 values. `unpack_NAME` gives one unit of a row as unsigned
+ * codes and one or two scales and minima (two: one for each half of the unit):
+ *
+ *     value = scale * (code - bias) + minimum
+ *
+ * dequant_py.py says what the bytes mean. Adding a format is one entry here and its `unpack_NAME`.
  */
 #ifndef RML_FORMATS_H
 #define RML_FORMATS_H
@@ -14,23 +17,26 @@
 #include "half.h"
 #include "vec.h"
 
-#define RML_QUANTIZED_FORMATS(X) \
-    X(Q4_0, 2, 32, 18, 8, 0)     \
-    X(Q4_1, 3, 32, 20, 0, 1)     \
-    X(Q5_0, 6, 32, 22, 16, 0)    \
-    X(Q5_1, 7, 32, 24, 0, 1)     \
-    X(Q8_0, 8, 32, 34, 128, 0)
+#define RML_QUANTIZED_FORMATS(X)      \
+    X(Q4_0, 2, 32, 18, 8, 0, 1)       \
+    X(Q4_1, 3, 32, 20, 0, 1, 1)       \
+    X(Q5_0, 6, 32, 22, 16, 0, 1)      \
+    X(Q5_1, 7, 32, 24, 0, 1, 1)       \
+    X(Q8_0, 8, 32, 34, 128, 0, 1)     \
+    X(Q4_K, 12, 256, 144, 0, 1, 1)    \
+    X(Q6_K, 14, 256, 210, 32, 0, 2)
 
 enum { RML_F32 = 0, RML_F16 = 1, RML_BF16 = 30 };
 enum { RML_UNIT = 32 };
 
-#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN) \
-    enum {                                        \
-        ID_##NAME = ID,                           \
-        LENGTH_##NAME = LENGTH,                   \
-        BYTES_##NAME = BYTES,                     \
-        BIAS_##NAME = BIAS,                       \
-        HAS_MIN_##NAME = HAS_MIN                  \
+#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN, SCALES) \
+    enum {                                                \
+        ID_##NAME = ID,                                   \
+        UNITS_##NAME = LENGTH / 32, /* of a block */      \
+        BYTES_##NAME = BYTES,                             \
+        BIAS_##NAME = BIAS,                               \
+        HAS_MIN_##NAME = HAS_MIN,                         \
+        SCALES_##NAME = SCALES /* of a unit */            \
     };
 RML_QUANTIZED_FORMATS(X)
 #undef X
@@ -116,13 +122,52 @@ RML_INLINE void unpack_Q8_0(const uint8_t *row, ptrdiff_t unit, uint8_t *code, f
     for (int i = 0; i < 32; ++i) code[i] = b[2 + i] ^ 0x80;
 }
 
+/* Scale and minimum of unit j in the twelve bytes of Q4_K and Q5_K: eight of six bits each. */
+RML_INLINE void scale_min_k(const uint8_t *p, int j, int *scale, int *min) {
+    if (j < 4) {
+        *scale = p[j] & 63;
+        *min = p[j + 4] & 63;
+    } else {
+        *scale = (p[j + 4] & 15) | (p[j - 4] >> 6) << 4;
+        *min = p[j + 4] >> 4 | (p[j] >> 6) << 4;
+    }
+}
+
+RML_INLINE void unpack_Q4_K(const uint8_t *row, ptrdiff_t unit, uint8_t *code, float *d, float *m) {
+    const uint8_t *b = row + unit / 8 * BYTES_Q4_K;
+    const int j = (int)(unit % 8);
+    int scale, min;
+    scale_min_k(b + 4, j, &scale, &min);
+    *d = load_half(b) * (float)scale;
+    *m = -(load_half(b + 2) * (float)min);
+    const uint8_t *q = b + 16 + j / 2 * 32; /* two units share 32 bytes: low and high nibbles */
+    for (int i = 0; i < 32; ++i) code[i] = j % 2 ? q[i] >> 4 : q[i] & 15;
+}
+
+RML_INLINE void unpack_Q6_K(const uint8_t *row, ptrdiff_t unit, uint8_t *code, float *d, float *m) {
+    const uint8_t *b = row + unit / 8 * BYTES_Q6_K;
+    const int j = (int)(unit % 8), half = j / 4, part = j % 4;
+    const uint8_t *low = b + half * 64 + part % 2 * 32, *high = b + 128 + half * 32;
+    const float scale = load_half(b + 208);
+    for (int i = 0; i < 2; ++i) {
+        d[i] = scale * (float)(int8_t)b[192 + 2 * j + i];
+        m[i] = 0;
+    }
+    for (int i = 0; i < 32; ++i) {
+        const int four = part < 2 ? low[i] & 15 : low[i] >> 4;
+        code[i] = (uint8_t)(four | (high[i] >> 2 * part & 3) << 4);
+    }
+}
+
 /* Values of one unit, rounded as the definition rounds: multiply, then add. */
-RML_INLINE void unit_values(const uint8_t *code, float d, float m, int bias, int has_min, float *out) {
-    for (int i = 0; i < RML_UNIT; i += 16) {
+RML_INLINE void unit_values(const uint8_t *code, const float *d, const float *m, int bias, int has_min,
+                            int scales, float *out) {
+    for (int half = 0; half < 2; ++half) {
         u8x16 c;
-        memcpy(&c, code + i, sizeof c);
-        const f32x16 v = __builtin_convertvector(__builtin_convertvector(c, i32x16) - bias, f32x16) * d;
-        store16(out + i, has_min ? v + m : v);
+        memcpy(&c, code + 16 * half, sizeof c);
+        const int s = scales == 2 ? half : 0;
+        const f32x16 v = __builtin_convertvector(__builtin_convertvector(c, i32x16) - bias, f32x16) * d[s];
+        store16(out + 16 * half, has_min ? v + m[s] : v);
     }
 }
 
@@ -138,21 +183,22 @@ static void rml_expand(const uint8_t *row, int type, ptrdiff_t n, float *out) {
         for (; i < n; ++i) out[i] = load_half(row + i * 2);
         return;
     case RML_BF16:
-        for (i = 0; i < n; ++i) {
+        for (i = 0; i + 16 <= n; i += 16) store16(out + i, rml_load_bf16_16(row + i * 2));
+        for (; i < n; ++i) {
             uint16_t h;
             memcpy(&h, row + i * 2, sizeof h);
             const uint32_t bits = (uint32_t)h << 16;
             memcpy(out + i, &bits, sizeof bits);
         }
         return;
-#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN)                      \
-    case ID:                                                           \
-        for (i = 0; i < n / RML_UNIT; ++i) {                           \
-            uint8_t code[RML_UNIT];                                    \
-            float d, m;                                                \
-            unpack_##NAME(row, i, code, &d, &m);                       \
-            unit_values(code, d, m, BIAS, HAS_MIN, out + i * RML_UNIT); \
-        }                                                              \
+#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN, SCALES)                         \
+    case ID:                                                                      \
+        for (i = 0; i < n / RML_UNIT; ++i) {                                      \
+            uint8_t code[RML_UNIT];                                               \
+            float d[2], m[2];                                                     \
+            unpack_##NAME(row, i, code, d, m);                                    \
+            unit_values(code, d, m, BIAS, HAS_MIN, SCALES, out + i * RML_UNIT);   \
+        }                                                                         \
         return;
         RML_QUANTIZED_FORMATS(X)
 #undef X

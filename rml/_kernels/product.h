@@ -31,7 +31,7 @@ static void rml_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_inputs
 #if defined(__AVX512VNNI__)
     if (w->rows >= 16) {
         switch (w->type) {
-#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN)                                  \
+#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN, SCALES)                          \
     case ID: int8_rows32_##NAME(w, row, n, in, t0, t1, strip, scratch); return;
             RML_QUANTIZED_FORMATS(X)
 #undef X

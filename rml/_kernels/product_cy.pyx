@@ -75,7 +75,7 @@ cdef rml_inputs _placed(ProductArgs *a) noexcept nogil:
         inputs.scales = <float *>p
         p += _aligned(columns * units * 4)
         inputs.sums = <int32_t *>p
-        p += _aligned(columns * units * 4)
+        p += _aligned(columns * units * 8)
         inputs.totals = <float *>p
     return inputs
 
@@ -167,7 +167,7 @@ cdef class Product(Op):
         self.scratch = scratch if scratch is not None else Scratch()
         self.a.scratch = &self.scratch.base
         pass_tokens = min(tokens, <Py_ssize_t>RML_PASS_TOKENS)
-        self.scratch_shared = tokens * columns * k + 3 * tokens * columns * (k // RML_UNIT) * 4 + 256
+        self.scratch_shared = tokens * columns * k + 4 * tokens * columns * (k // RML_UNIT) * 4 + 256
         self.scratch_shared = _aligned(self.scratch_shared)
         self.a.strip = _aligned(pass_tokens * RML_ROWS * 4)
         self.scratch_per_thread = 2 * self.a.strip + rml_rows_scratch(k, pass_tokens, columns)

@@ -5,8 +5,9 @@ Weights stay as stored; how the product is computed is one of three modes (`comp
 
 ``"int8"``
     Every 32 inputs are rounded to 8-bit codes with one float32 scale, ``x ~ s * q``. The dot
-    product of a unit of 32 weight codes with 32 input codes is an exact integer. Results of the
-    units are added in float32 in the order of the units, one accumulator for each output::
+    product of a unit of weight codes (32, or 16 in some formats) with its input codes is an exact
+    integer. Results of the units are added in float32 in the order of the units, one accumulator
+    for each output::
 
         y = y + float(dot_b) * (scale_b * s_b)
         y = y + minimum_b * (s_b * sum(q_b))        # formats with a minimum
@@ -30,12 +31,13 @@ import numpy.typing as npt
 
 from rml._kernels import checks
 from rml._kernels.block_formats import FORMATS
-from rml._kernels.dequant_py import UNIT, dequantize, unpack
+from rml._kernels.dequant_py import dequantize, unpack
 
 __all__ = ["product", "quantize_inputs"]
 
 F32 = npt.NDArray[np.float32]
 
+INPUT_UNIT = 32  # inputs that share one scale
 LANES = 16
 ROWS = 256  # rows expanded at a time, to keep intermediate arrays small
 
@@ -58,7 +60,7 @@ def quantize_inputs(x: F32, columns: int) -> tuple[F32, F32]:
         ``max(abs(x)) / 127`` of each unit. Where that is too small for its reciprocal to be
         finite, all codes are zero. A NaN or an infinity in a unit makes its scale one too.
     """
-    rest = x.reshape(x.shape[0], -1, UNIT)
+    rest = x.reshape(x.shape[0], -1, INPUT_UNIT)
     codes, scales = [], []
     for _ in range(columns):
         scale = np.max(np.abs(rest), axis=2) / np.float32(127)
@@ -74,28 +76,27 @@ def quantize_inputs(x: F32, columns: int) -> tuple[F32, F32]:
 
 def _product_int8(x: F32, weight: checks.Matrix, columns: int) -> F32:
     codes, scales = quantize_inputs(x, columns)
-    sums = codes.sum(axis=3)
-    totals = scales[0] * sums[0]
-    if columns == 2:
-        totals = totals + scales[1] * sums[1]
-
-    n_units = weight.cols // UNIT
     row_bytes = FORMATS[weight.type].row_bytes(weight.cols)
     y = np.empty((x.shape[0], weight.rows), np.float32)
     for start in range(0, weight.rows, ROWS):
         stop = min(start + ROWS, weight.rows)
         units = unpack(weight.data[start * row_bytes : stop * row_bytes], weight.type)
-        w = units.codes.reshape(-1, n_units, UNIT).astype(np.float32)
+        length = units.codes.shape[1]
+        n_units = weight.cols // length
+        w = units.codes.reshape(-1, n_units, length).astype(np.float32)
+        q = codes.reshape(columns, len(x), n_units, length)
+        s = np.repeat(scales, INPUT_UNIT // length, axis=2)  # of each unit, (columns, T, units)
+        totals = (s * q.sum(axis=3)).sum(axis=0)
         scale = units.scale.reshape(-1, n_units)
         # Exact: every partial sum is a whole number below 2^24.
-        dots = np.einsum("ctbk,rbk->bctr", codes, w)
-        y_columns = np.zeros((columns, x.shape[0], stop - start), np.float32)
+        dots = np.einsum("ctbk,rbk->bctr", q, w)
+        y_columns = np.zeros((columns, len(x), stop - start), np.float32)
         for b in range(n_units):
-            y_columns += dots[b] * (scale[:, b] * scales[:, :, b, None])
+            y_columns += dots[b] * (scale[:, b] * s[:, :, b, None])
             if units.minimum is not None:
                 minimum = units.minimum.reshape(-1, n_units)[:, b]
                 y_columns[0] += minimum * totals[:, b, None]
-        y[:, start:stop] = y_columns[0] if columns == 1 else y_columns[0] + y_columns[1]
+        y[:, start:stop] = y_columns.sum(axis=0)
     return y
 
 

@@ -1,36 +1,19 @@
 """Dequantization: bit for bit what the gguf package reads."""
 
-from dataclasses import dataclass
-
 import gguf
 import numpy as np
 import pytest
+from blocks import Matrix, exact_values, random_matrix
 
 from rml._kernels import checks
 from rml._kernels.block_formats import FORMATS, FORMATS_BY_ID
 from rml.errors import ArgumentError
 
 
-@dataclass(frozen=True)
-class Matrix:
-    type: str
-    rows: int
-    cols: int
-    data: np.ndarray
-
-
 def random_blocks(format_name, n, seed=0):
     """Random bytes; scales are finite but for a few."""
     entry = FORMATS[format_name]
     return np.random.default_rng(seed).integers(0, 256, n * entry.n_bytes, np.uint8)
-
-
-def reference(data, format_name):
-    kind = gguf.GGMLQuantizationType[format_name]
-    if format_name == "F16":
-        return data.view(np.float16).astype(np.float32)
-    with np.errstate(invalid="ignore", over="ignore"):
-        return gguf.quants.dequantize(data, kind).astype(np.float32).reshape(-1)
 
 
 def same_bits(a, b):
@@ -51,7 +34,7 @@ def test_random_blocks(kernels, format_name, n):
     with np.errstate(invalid="ignore", over="ignore"):
         kernels.dequantize(data, format_name, out)
 
-    assert same_bits(out, reference(data, format_name))
+    assert same_bits(out, exact_values(data, format_name))
     again = np.empty_like(out)
     with np.errstate(invalid="ignore", over="ignore"):
         kernels.dequantize(data, format_name, again, n_threads=3)
@@ -65,7 +48,7 @@ def test_every_sixteen_bit_number(kernels, format_name):
 
     kernels.dequantize(data, format_name, out)
 
-    assert same_bits(out, reference(data, format_name))
+    assert same_bits(out, exact_values(data, format_name))
 
 
 def test_hand_computed_blocks(kernels):
@@ -109,18 +92,14 @@ def test_case_bank(kernels, cases_dir):
 
 @pytest.mark.parametrize("format_name", sorted(checks.WEIGHT_FORMATS))
 def test_embed_gathers_rows(kernels, format_name):
-    rows, cols = 9, 96
-    rng = np.random.default_rng(1)
-    values = rng.standard_normal((rows, cols)).astype(np.float32)
-    kind = gguf.GGMLQuantizationType[format_name]
-    data = np.ascontiguousarray(gguf.quants.quantize(values, kind)).view(np.uint8).reshape(-1)
-    table = reference(data, format_name).reshape(rows, cols) if format_name != "F32" else values
+    rows, cols = 9, 512
+    weight, exact = random_matrix(np.random.default_rng(1), format_name, rows, cols)
     ids = np.array([8, 0, 8, 3], np.int32)
     out = np.empty((4, cols), np.float32)
 
-    kernels.embed(ids, Matrix(format_name, rows, cols, data), out, scale=2.5, n_threads=2)
+    kernels.embed(ids, weight, out, scale=2.5, n_threads=2)
 
-    assert np.array_equal(out, table[ids] * np.float32(2.5))
+    assert np.array_equal(out, exact.astype(np.float32)[ids] * np.float32(2.5))
 
 
 def test_refused(kernels, definitions):

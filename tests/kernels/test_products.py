@@ -4,40 +4,27 @@ Bounds are sums of roundings, u = 2^-24 each: a sum of n float32 terms in one or
 most (n - 1) u times the sum of the magnitudes, and each term adds the roundings of its factors.
 """
 
-from dataclasses import dataclass
-
-import gguf
 import numpy as np
 import pytest
+from blocks import Matrix, random_matrix
 
 from rml._kernels import checks
+from rml._kernels.block_formats import FORMATS as FORMATS_TABLE
 from rml._kernels.product_py import quantize_inputs
 from rml.errors import ArgumentError
 
 U = 2.0**-24
 MODES = checks.COMPUTE_MODES
 FORMATS = (*checks.FLOAT_FORMATS, *checks.QUANTIZED_FORMATS)
-# rows, columns: one group and less, whole and odd groups of 16 and 32 rows, several panels
-SHAPES = [(1, 32), (5, 64), (16, 96), (37, 64), (48, 1056), (100, 576)]
+# rows, units of 32 columns: one group of rows and less, whole and odd groups of 16 and 32 rows,
+# several panels of 16 units; formats with blocks of 256 get as many blocks
+SHAPES = [(1, 1), (5, 2), (16, 3), (37, 2), (48, 33), (100, 18)]
 
 
-@dataclass(frozen=True)
-class Matrix:
-    type: str
-    rows: int
-    cols: int
-    data: np.ndarray
-
-
-def make_matrix(rng, format_name, rows, cols, scale=0.05):
-    """A random matrix, and its exact values as the gguf package reads them, float64."""
-    values = (rng.standard_normal((rows, cols)) * scale).astype(np.float32)
-    kind = gguf.GGMLQuantizationType[format_name]
-    data = np.ascontiguousarray(gguf.quants.quantize(values, kind)).view(np.uint8).reshape(-1)
-    exact = values if format_name == "F32" else gguf.quants.dequantize(data.reshape(rows, -1), kind)
-    if format_name == "F16":
-        exact = data.view(np.float16).reshape(rows, cols)
-    return Matrix(format_name, rows, cols, data), exact.astype(np.float64)
+def columns_of(format_name, units):
+    """As many columns as units of 32, or whole blocks where those are longer."""
+    length = FORMATS_TABLE[format_name].length
+    return units * 32 if length <= 32 else -(-units // 8) * length
 
 
 def multiply(kernels, x, weight, compute, **kwargs):
@@ -56,7 +43,8 @@ def summation_bound(x, exact, weight, compute):
     # magnitude of code * scale and of the minimum alone can exceed that of their sum.
     spread = np.abs(x.astype(np.float64)) @ np.ones((weight.cols, weight.rows))
     largest = np.abs(exact).max() * 3
-    return (2 * weight.cols / 32 + 6) * U * np.maximum(magnitude, spread * largest)
+    n_units = weight.cols / 16
+    return (2 * n_units + 6) * U * np.maximum(magnitude, spread * largest)
 
 
 def rounded_inputs(x, compute):
@@ -68,10 +56,11 @@ def rounded_inputs(x, compute):
 
 @pytest.mark.parametrize("compute", MODES)
 @pytest.mark.parametrize("format_name", FORMATS)
-@pytest.mark.parametrize(("rows", "cols"), SHAPES)
-def test_product_is_float64_within_its_roundings(kernels, format_name, compute, rows, cols):
+@pytest.mark.parametrize(("rows", "units"), SHAPES)
+def test_product_is_float64_within_its_roundings(kernels, format_name, compute, rows, units):
+    cols = columns_of(format_name, units)
     rng = np.random.default_rng(rows * cols)
-    weight, exact = make_matrix(rng, format_name, rows, cols)
+    weight, exact = random_matrix(rng, format_name, rows, cols)
     x = rng.standard_normal((3, cols)).astype(np.float32)
     x[1] *= np.exp(rng.standard_normal(cols) * 2)  # outliers
 
@@ -87,8 +76,8 @@ def test_product_is_float64_within_its_roundings(kernels, format_name, compute, 
 @pytest.mark.parametrize(("compute", "steps"), [("int8", 127), ("int8x2", 127 * 254)])
 def test_rounding_of_inputs_is_half_a_step(definitions, format_name, compute, steps):
     rng = np.random.default_rng(5)
-    weight, exact = make_matrix(rng, format_name, 20, 320)
-    x = rng.standard_normal((4, 320)).astype(np.float32)
+    weight, exact = random_matrix(rng, format_name, 20, columns_of(format_name, 10))
+    x = rng.standard_normal((4, weight.cols)).astype(np.float32)
 
     got = multiply(definitions, x, weight, compute)
 
@@ -101,12 +90,13 @@ def test_rounding_of_inputs_is_half_a_step(definitions, format_name, compute, st
 
 @pytest.mark.parametrize("compute", MODES)
 @pytest.mark.parametrize("format_name", FORMATS)
-@pytest.mark.parametrize(("rows", "cols"), SHAPES)
+@pytest.mark.parametrize(("rows", "units"), SHAPES)
 def test_twin_equals_definition_but_for_fusing(
-    twins, definitions, format_name, compute, rows, cols
+    twins, definitions, format_name, compute, rows, units
 ):
+    cols = columns_of(format_name, units)
     rng = np.random.default_rng(rows + cols)
-    weight, exact = make_matrix(rng, format_name, rows, cols)
+    weight, exact = random_matrix(rng, format_name, rows, cols)
     x = rng.standard_normal((7, cols)).astype(np.float32)
 
     difference = np.abs(
@@ -118,10 +108,11 @@ def test_twin_equals_definition_but_for_fusing(
 
 @pytest.mark.parametrize("compute", MODES)
 @pytest.mark.parametrize("format_name", FORMATS)
-@pytest.mark.parametrize(("rows", "cols"), [(5, 64), (77, 1056)])
-def test_bits_do_not_depend_on_company(kernels, format_name, compute, rows, cols):
+@pytest.mark.parametrize(("rows", "units"), [(5, 2), (77, 33)])
+def test_bits_do_not_depend_on_company(kernels, format_name, compute, rows, units):
+    cols = columns_of(format_name, units)
     rng = np.random.default_rng(11)
-    weight, _ = make_matrix(rng, format_name, rows, cols)
+    weight, _ = random_matrix(rng, format_name, rows, cols)
     x = rng.standard_normal((14, cols)).astype(np.float32)
 
     whole = multiply(kernels, x, weight, compute)
@@ -140,7 +131,7 @@ def test_bits_do_not_depend_on_company(kernels, format_name, compute, rows, cols
 @pytest.mark.parametrize("compute", MODES)
 def test_more_tokens_than_one_pass(twins, compute):
     rng = np.random.default_rng(3)
-    weight, _ = make_matrix(rng, "Q4_1", 40, 64)
+    weight, _ = random_matrix(rng, "Q4_1", 40, 64)
     x = rng.standard_normal((1100, 64)).astype(np.float32)
 
     whole = multiply(twins, x, weight, compute, n_threads=2)
@@ -151,7 +142,7 @@ def test_more_tokens_than_one_pass(twins, compute):
 
 def test_several_matrices_of_different_formats_share_an_input(kernels):
     rng = np.random.default_rng(4)
-    weights = [make_matrix(rng, f, r, 64)[0] for f, r in (("Q4_1", 33), ("F16", 5), ("Q8_0", 64))]
+    weights = [random_matrix(rng, f, r, 64)[0] for f, r in (("Q4_1", 33), ("F16", 5), ("Q8_0", 64))]
     x = rng.standard_normal((3, 64)).astype(np.float32)
     bias = rng.standard_normal(5).astype(np.float32)
     outs = [np.empty((3, w.rows), np.float32) for w in weights]
@@ -166,7 +157,7 @@ def test_several_matrices_of_different_formats_share_an_input(kernels):
 @pytest.mark.parametrize("compute", MODES)
 def test_accumulate_adds_the_product(kernels, compute):
     rng = np.random.default_rng(6)
-    weight, _ = make_matrix(rng, "Q5_1", 45, 96)
+    weight, _ = random_matrix(rng, "Q5_1", 45, 96)
     h = rng.standard_normal((5, 96)).astype(np.float32)
     x = rng.standard_normal((5, 45)).astype(np.float32)
     expected = x + multiply(kernels, h, weight, compute)
@@ -191,8 +182,8 @@ def gelu64(x):
 )
 def test_glu_gates_like_float64(kernels, activation, exact_activation):
     rng = np.random.default_rng(7)
-    gate, _ = make_matrix(rng, "F32", 50, 64, scale=1.0)
-    up, _ = make_matrix(rng, "F32", 50, 64)
+    gate, _ = random_matrix(rng, "F32", 50, 64, scale=1.0)
+    up, _ = random_matrix(rng, "F32", 50, 64)
     x = rng.standard_normal((6, 64)).astype(np.float32)
     out = np.empty((6, 50), np.float32)
 
@@ -221,7 +212,7 @@ def test_glu_of_extreme_gates_is_finite(kernels, activation):
 @pytest.mark.parametrize("compute", MODES)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_stays_so(kernels, compute, bad):
-    weight, _ = make_matrix(np.random.default_rng(8), "Q4_1", 20, 96)
+    weight, _ = random_matrix(np.random.default_rng(8), "Q4_1", 20, 96)
     x = np.ones((2, 96), np.float32)
     x[1, 40] = bad
 
@@ -235,7 +226,7 @@ def test_what_is_not_finite_stays_so(kernels, compute, bad):
 @pytest.mark.parametrize("compute", MODES)
 @pytest.mark.parametrize("size", [0.0, 1e-44, 1e-38, 1e-36, 1e30])
 def test_tiny_and_huge_inputs(kernels, compute, size):
-    weight, exact = make_matrix(np.random.default_rng(9), "Q8_0", 20, 64)
+    weight, exact = random_matrix(np.random.default_rng(9), "Q8_0", 20, 64)
     x = np.full((1, 64), size, np.float32)
 
     out = multiply(kernels, x, weight, compute)
@@ -274,7 +265,7 @@ def rounded_inputs_f32(x, compute):
 
 def test_read_only_weights_at_odd_addresses(kernels, tmp_path):
     rng = np.random.default_rng(12)
-    weight, _ = make_matrix(rng, "Q4_1", 33, 64)
+    weight, _ = random_matrix(rng, "Q4_1", 33, 64)
     x = rng.standard_normal((2, 64)).astype(np.float32)
     expected = multiply(kernels, x, weight, "int8x2")
     path = tmp_path / "weights"
@@ -287,7 +278,7 @@ def test_read_only_weights_at_odd_addresses(kernels, tmp_path):
 
 def _refused():
     rng = np.random.default_rng(13)
-    weight, _ = make_matrix(rng, "Q4_1", 8, 64)
+    weight, _ = random_matrix(rng, "Q4_1", 8, 64)
     x, out = np.zeros((2, 64), np.float32), np.zeros((2, 8), np.float32)
     short = Matrix("Q4_1", 8, 64, weight.data[:-1])
     odd = Matrix("Q4_1", 8, 48, weight.data)
@@ -326,7 +317,7 @@ def test_refused_arguments(kernels, definitions, case):
 
 def test_glu_and_accumulate_refuse(kernels):
     rng = np.random.default_rng(14)
-    a, b = make_matrix(rng, "Q4_1", 8, 64)[0], make_matrix(rng, "Q4_1", 9, 64)[0]
+    a, b = random_matrix(rng, "Q4_1", 8, 64)[0], random_matrix(rng, "Q4_1", 9, 64)[0]
     x = np.zeros((2, 64), np.float32)
     with pytest.raises(ArgumentError, match="gate has 8 rows and up 9"):
         kernels.matmul_glu(x, a, b, np.zeros((2, 8), np.float32))
