@@ -5,6 +5,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack, cast, overload
@@ -249,23 +250,20 @@ class Model:
         NumericError
             If the model's logits are no numbers.
         """
-        several = (
-            isinstance(prompt, list) and prompt and not isinstance(prompt[0], int | np.integer)
-        )
-        if several and n is not None:
-            raise ArgumentError("n is for one prompt, not for a list of them")
-        if not several and n is None:
-            return self.stream(cast("str | Ids", prompt), **options).result()
-        seed = Request.of(options, self.sampling).seed
-        if several:
-            options["seed"] = seed
-            return [self.stream(one, **options).result() for one in cast("list[str]", prompt)]
-        one = cast("str | Ids", prompt)
-        seeds = [(seed + i) % 2**64 for i in range(_checked("n", n, integer(1)))]
+        request = Request.of(options, self.sampling)
+        if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int | np.integer):
+            if n is not None:
+                raise ArgumentError("n is for one prompt, not for a list of them")
+            prompts = [self._prompt_ids(cast("str", one), request.parse_special) for one in prompt]
+            return [self._stream(ids, request).result() for ids in prompts]
+        ids = self._prompt_ids(cast("str | Ids", prompt), request.parse_special)
+        if n is None:
+            return self._stream(ids, request).result()
+        seeds = [(request.seed + i) % 2**64 for i in range(_checked("n", n, integer(1)))]
         with ExitStack() as opened:
-            if options.get("session") is None:
-                options["session"] = opened.enter_context(self.session())
-            return [self.stream(one, **{**options, "seed": each}).result() for each in seeds]
+            session = request.session or opened.enter_context(self.session())
+            requests = [replace(request, seed=seed, session=session) for seed in seeds]
+            return [self._stream(ids, each).result() for each in requests]
 
     __call__ = generate
 
