@@ -86,7 +86,7 @@ class Sampler:
         self._window = Window(self.settings.repeat_last_n if self.settings.has_penalties else 0)
         self._phrases = PhraseLog(
             self.settings.dry_last_n if self.settings.dry_multiplier else 0,
-            [text.encode() for text in self.settings.dry_breakers],
+            [text.encode("utf-8", "surrogatepass") for text in self.settings.dry_breakers],
             token_bytes or _no_token_bytes,
         )
         self._surprise_limit = 2 * self.settings.mirostat_tau  # Mirostat's mu, in bits
