@@ -193,7 +193,8 @@ class Model:
                 checkpoint.metadata, path=str(checkpoint.path), pre=arguments["pre"]
             )
         else:
-            self.tokenizer = load_tokenizer(checkpoint.path, pre=arguments["pre"])
+            file = checkpoint.path
+            self.tokenizer = load_tokenizer(file if file.is_dir() else file.parent)
         self.sampling, stop_ids = generation_defaults(checkpoint)
         self.stop_ids = self.tokenizer.stop_ids | stop_ids
         self._prompts = ChatPrompts(self.tokenizer, arguments["chat_template"], str(self.path))

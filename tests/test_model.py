@@ -1,9 +1,11 @@
 """The face of rml on a toy Llama: loading, generating, chatting, threads, and the end."""
 
 import gc
+import json
 import logging
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +121,58 @@ def test_a_context_beyond_training_is_allowed_and_logged(caplog):
     with caplog.at_level(logging.WARNING, "rml"), rml.load(LLAMA, n_ctx=200) as model:
         assert model.n_ctx == 200
     assert "longer than the 128" in caplog.text
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The toy Llama as a Hugging Face folder of its own."""
+    return Path(shutil.copytree(LLAMA.with_name("hf"), tmp_path / "llama"))
+
+
+def test_a_hugging_face_folder_is_the_same_model(folder):
+    """Its weights are bfloat16, the GGUF file's float32; the toy's values are exact in both."""
+    config = {"eos_token_id": [2, 33], "temperature": 0.25, "do_sample": True}
+    (folder / "generation_config.json").write_text(json.dumps(config))
+
+    with rml.load(folder, n_threads=1) as hf, rml.load(LLAMA, n_threads=1) as gguf:
+        assert hf.metadata == {}
+        assert {2, 33} <= hf.stop_ids
+        assert (hf.sampling.temperature, hf.sampling.top_k) == (0.25, 50)
+        assert "generation_config.json" in str(hf.sampling)
+        options = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+        ids = [9, 8, 7]
+        assert hf.generate(ids, **options).token_ids == gguf.generate(ids, **options).token_ids
+        assert hf.apply_chat_template(HELLO) == gguf.apply_chat_template(HELLO)
+        assert hf.generate(ids, max_tokens=1).sampling.origin["temperature"] == (
+            "generation_config.json"
+        )
+    with rml.load(folder / "model.safetensors", n_threads=1) as file:
+        assert file.apply_chat_template(HELLO)
+
+
+def test_more_embedding_rows_than_tokens(folder):
+    """Rows without a token are never sampled, decode to nothing and shift no others."""
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    vocabulary, merges = tokenizer["model"]["vocab"], tokenizer["model"]["merges"]
+    dropped = sorted(vocabulary, key=vocabulary.get)[-5:]
+    for token in dropped:
+        del vocabulary[token]
+    tokenizer["model"]["merges"] = merges[:-5]
+    file.write_text(json.dumps(tokenizer), encoding="utf-8")
+
+    unchanged = LLAMA.with_name("hf")
+    with rml.load(folder, n_threads=1) as model, rml.load(unchanged, n_threads=1) as whole:
+        assert model.tokenizer.n_vocab == 283
+        with model.session() as session, whole.session() as other:
+            logits = session.forward([9, 8, 7])
+            np.testing.assert_array_equal(logits, other.forward([9, 8, 7]))
+        assert logits.shape == (288,)
+        assert model.tokenizer.decode([285]) == ""
+        ids = model.generate([9, 8, 7], max_tokens=100, temperature=5, top_k=0, seed=1).token_ids
+        assert max(ids) < 283
+        with pytest.raises(ArgumentError, match="token 285 of a vocabulary of 283"):
+            model.generate([9], logit_bias={285: 1.0})
 
 
 # ---- generating ----
