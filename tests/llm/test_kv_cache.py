@@ -1,0 +1,277 @@
+"""The paged cache: what it holds, what it refuses, and what forks share."""
+
+import numpy as np
+import pytest
+
+from rml import _kernels
+from rml.errors import ArgumentError, ClosedError, ContextOverflow
+from rml.llm.kv_cache import KV_TYPES, KVCache
+
+LAYERS, HEADS, D = 2, 2, 8
+
+
+def make(n_ctx=64, kv_type="f32", **kwargs):
+    return KVCache(LAYERS, HEADS, D, n_ctx, kv_type, **kwargs)
+
+
+def numbers(first, n):
+    """Keys and values of positions, recognizable, (2, n, G, D)."""
+    k = np.arange(first, first + n)[:, None, None] + np.zeros((n, HEADS, D))
+    return np.stack([k + 0.25, -k]).astype(np.float32)
+
+
+def write(cache, k, v):
+    """What a forward pass does with new tokens."""
+    cache.reserve(len(k))
+    for layer in range(LAYERS):
+        _kernels.store_kv(
+            k, v, cache.k_pages, cache.v_pages, cache.page_table, cache.position, layer=layer,
+            k_scales=cache.k_scales, v_scales=cache.v_scales,
+        )  # fmt: skip
+    cache.commit(len(k))
+
+
+def append(cache, n):
+    write(cache, *numbers(cache.size, n))
+
+
+def read(cache):
+    """Attention of a window of one at every position gives back the values."""
+    q = np.ones((cache.size, HEADS, D), np.float32)
+    out = np.empty((LAYERS, *q.shape), np.float32)
+    for layer in range(LAYERS):
+        _kernels.attend(
+            q, cache.k_pages, cache.v_pages, cache.page_table, np.zeros(1, np.int64), out[layer],
+            layer=layer, scale=1.0, window=1, k_scales=cache.k_scales, v_scales=cache.v_scales,
+        )  # fmt: skip
+    assert np.array_equal(out[0], out[1])
+    return out[0]
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "f16"])
+def test_what_is_written_is_read(kv_type):
+    cache = make(kv_type=kv_type)
+    for n in (1, 14, 1, 1, 30, 17):
+        append(cache, n)
+    assert cache.size == 64
+    assert np.array_equal(read(cache), numbers(0, 64)[1])
+
+
+def test_int8_is_read_within_half_a_step():
+    cache = make(kv_type="int8")
+    append(cache, 40)
+    wanted = numbers(0, 40)[1]
+    assert (np.abs(read(cache) - wanted) <= np.abs(wanted) / 254 * 1.001).all()
+
+
+# The table of bytes in the module's docstring.
+@pytest.mark.parametrize(
+    ("sizes", "f32", "f16", "int8"),
+    [
+        ((30, 3, 64), 46080, 23040, 12960),
+        ((18, 1, 256), 36864, 18432, 10368),
+        ((32, 8, 128), 262144, 131072, 73728),
+    ],
+)
+def test_bytes_of_a_token(sizes, f32, f16, int8):
+    caches = [KVCache(*sizes, 32, kv_type) for kv_type in ("f32", "f16", "int8")]
+    assert [c.bytes_per_token for c in caches] == [f32, f16, int8]
+    for cache in caches:
+        arrays = (cache.k_pages, cache.v_pages, cache.k_scales, cache.v_scales)
+        assert sum(a.nbytes for a in arrays if a is not None) == 32 * cache.bytes_per_token
+
+
+def test_a_new_cache():
+    cache = make(40)
+    assert (cache.size, cache.n_ctx, cache.nbytes, cache.kv_type) == (0, 40, 0, "f32")
+    assert cache.page_table.tolist() == [-1, -1, -1]
+    assert cache.position.dtype == np.int64
+    assert repr(cache) == "<KVCache f32, 0 of 40 positions>"
+    append(cache, 17)
+    assert cache.position.tolist() == [17]
+    assert cache.nbytes == 32 * cache.bytes_per_token
+
+
+def test_pages_that_are_not_used_cost_no_memory():
+    resource = pytest.importorskip("resource")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    cache = KVCache(16, 8, 128, 16384)  # two gigabytes
+    cache.reserve(16)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert cache.k_pages.nbytes + cache.v_pages.nbytes == 1 << 31
+    assert after - before < 1 << 16  # KB on Linux; bytes on macOS, where it holds all the more
+
+
+def state(cache):
+    return (cache.size, cache.position.tolist(), cache.page_table.tolist(), cache.nbytes)
+
+
+def test_overflow_changes_nothing():
+    cache = make(20)
+    append(cache, 18)
+    before = state(cache)
+    with pytest.raises(
+        ContextOverflow, match="21 tokens are needed, but the context holds 20"
+    ) as e:
+        cache.reserve(3)
+    assert (e.value.needed, e.value.limit) == (21, 20)
+    assert state(cache) == before
+    append(cache, 2)
+    assert np.array_equal(read(cache), numbers(0, 20)[1])
+
+
+def test_reserving_is_not_using():
+    cache = make(64)
+    cache.reserve(40)
+    assert cache.size == 0
+    cache.reserve(3)
+    cache.commit(3)
+    with pytest.raises(ArgumentError, match="n is 46, but 45 positions are reserved"):
+        cache.commit(46)
+    with pytest.raises(ArgumentError):
+        cache.commit(-1)
+    with pytest.raises(ArgumentError, match="n is -1"):
+        cache.reserve(-1)
+    assert cache.size == 3
+    cache.reserve(0)
+    cache.commit(0)
+    assert cache.size == 3
+
+
+@pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 39, 40])
+def test_truncate_then_write_again(length):
+    cache = make(64)
+    append(cache, 40)
+    cache.truncate(length)
+    assert cache.size == length
+    assert cache.nbytes == -(-length // 16) * 16 * cache.bytes_per_token
+    assert np.array_equal(read(cache), numbers(0, length)[1])
+    append(cache, 64 - length)
+    assert np.array_equal(read(cache), numbers(0, 64)[1])
+
+
+def test_truncate_out_of_range():
+    cache = make(64)
+    append(cache, 5)
+    for length in (-1, 6):
+        with pytest.raises(ArgumentError, match=f"length is {length}"):
+            cache.truncate(length)
+    assert cache.size == 5
+
+
+@pytest.mark.parametrize("kv_type", sorted(KV_TYPES))
+@pytest.mark.parametrize("common", [0, 1, 16, 20, 32])
+def test_forks_share_what_they_had_and_nothing_else(kv_type, common):
+    cache = make(64, kv_type, n_sequences=3)
+    append(cache, common)
+    forks = [cache.fork(), cache.fork()]
+    shared = -(-common // 16)
+    assert all(f.page_table[:shared].tolist() == cache.page_table[:shared].tolist() for f in forks)
+
+    fork, other = forks
+    write(fork, *numbers(1000, 7))
+    write(cache, *numbers(2000, 20))
+    write(other, *numbers(3000, 1))
+
+    alone = {}
+    for name, first, n in (("fork", 1000, 7), ("cache", 2000, 20), ("other", 3000, 1)):
+        alone[name] = make(64, kv_type)
+        append(alone[name], common)
+        write(alone[name], *numbers(first, n))
+    for name, got in (("fork", fork), ("cache", cache), ("other", other)):
+        assert got.size == alone[name].size
+        assert np.array_equal(read(got), read(alone[name]))
+    whole = common // 16  # pages that nobody writes any more
+    assert fork.page_table[:whole].tolist() == cache.page_table[:whole].tolist()
+    if common % 16:
+        assert len({c.page_table[whole] for c in (cache, *forks)}) == 3
+
+
+def test_the_last_user_of_a_page_writes_in_place():
+    cache = make(32, n_sequences=2)
+    append(cache, 20)
+    fork = cache.fork()
+    page = fork.page_table[1]
+    cache.close()
+    append(fork, 1)
+    assert fork.page_table[1] == page
+    assert np.array_equal(read(fork), numbers(0, 21)[1])
+
+
+def test_forks_that_need_more_pages_than_there_are():
+    cache = make(32)  # two pages
+    append(cache, 20)
+    fork = cache.fork()
+    before, before_fork = state(cache), state(fork)
+    for one in (cache, fork):
+        with pytest.raises(ContextOverflow, match="used up"):
+            one.reserve(1)  # needs a copy of the second page
+    assert (state(cache), state(fork)) == (before, before_fork)
+    fork.truncate(16)
+    append(cache, 12)
+    assert np.array_equal(read(cache), numbers(0, 32)[1])
+    assert np.array_equal(read(fork), numbers(0, 16)[1])
+
+
+def test_pages_come_back():
+    cache = make(32, n_sequences=2)
+    for _ in range(10):
+        append(cache, 20)
+        with cache.fork() as fork:
+            append(fork, 12)
+        cache.truncate(0)
+    append(cache, 32)
+    append(cache.fork(), 0)
+    assert np.array_equal(read(cache), numbers(0, 32)[1])
+
+
+def test_closed():
+    cache = make()
+    append(cache, 3)
+    fork = cache.fork()
+    cache.close()
+    cache.close()
+    assert cache.closed
+    assert repr(cache) == "<KVCache f32, closed>"
+    calls = [
+        lambda: cache.reserve(1),
+        lambda: cache.commit(0),
+        lambda: cache.truncate(0),
+        lambda: cache.k_pages,
+        lambda: cache.v_pages,
+        lambda: cache.k_scales,
+        lambda: cache.v_scales,
+        cache.fork,
+        lambda: cache.check_model(LAYERS, HEADS, D),
+    ]
+    for call in calls:
+        with pytest.raises(ClosedError):
+            call()
+    assert np.array_equal(read(fork), numbers(0, 3)[1])
+
+
+def test_another_model():
+    cache = make()
+    cache.check_model(LAYERS, HEADS, D)
+    for sizes in ((LAYERS + 1, HEADS, D), (LAYERS, 1, D), (LAYERS, HEADS, 16)):
+        with pytest.raises(ArgumentError, match="another model"):
+            cache.check_model(*sizes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_layers": 0}, "n_layers is 0"),
+        ({"n_kv_heads": -1}, "n_kv_heads is -1"),
+        ({"n_ctx": 0}, "n_ctx is 0"),
+        ({"n_sequences": 0}, "n_sequences is 0"),
+        ({"head_dim": 7}, "head_dim is 7"),
+        ({"head_dim": 514}, "head_dim is 514"),
+        ({"kv_type": "q4"}, "kv_type is 'q4', but must be one of f32, f16, int8"),
+        ({"n_ctx": 1 << 60}, "more than any machine has"),
+    ],
+)
+def test_nonsense(arguments, message):
+    sizes = {"n_layers": 2, "n_kv_heads": 2, "head_dim": 8, "n_ctx": 16}
+    with pytest.raises(ArgumentError, match=message):
+        KVCache(**sizes | arguments)
