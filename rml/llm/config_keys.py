@@ -14,6 +14,9 @@ from rml.errors import CheckpointError, UnsupportedModel
 
 __all__ = ["Keys"]
 
+_SHOWN_ENTRIES = 8
+_SHOWN_LENGTH = 60
+
 
 class Keys:
     """The keys of a mapping that begin with `prefix`, named without it.
@@ -134,6 +137,8 @@ class Keys:
 
 
 def _show(value: object) -> str:
-    """Short form of a value, whatever it is."""
+    """Short form of a value, however long it is."""
+    if isinstance(value, tuple) and len(value) > _SHOWN_ENTRIES:
+        return f"an array of {len(value)} values"
     text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[: _SHOWN_LENGTH - 3]}..."

@@ -161,7 +161,6 @@ class WeightSource:
             f"{name!r}{self._file_of(tensor)} is stored as {tensor.type}"
             for name, tensor in found.items()
             if tensor.type not in WEIGHT_FORMATS
-            and not (len(tensor.shape) == 1 and tensor.type == "F64")
         ]
         if unsupported:
             raise UnsupportedModel(

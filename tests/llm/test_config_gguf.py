@@ -168,6 +168,7 @@ def test_families(arch, more, expected):
         ({"vocab_size": 99}, {}),
         ({"rope__scaling__type": "none", "rope__scaling__factor": 4.0}, {}),
         ({"rope__scaling__type": "linear", "rope__scaling__factor": 1.0}, {}),
+        ({"rope__scaling__type": "linear"}, {}),
         (
             {"rope__scaling__type": "linear", "rope__scaling__factor": 4.0},
             {"rope_scaling": RopeScaling(type="linear", factor=4.0)},
@@ -266,7 +267,9 @@ def test_gemma_layers():
     flags = read("gemma3", **window, attention__sliding_window_pattern=[True, False] * 6)
     base = read("gemma3", **window, rope__freq_base_swa=20000.0, rope__scaling__factor=8.0)
     none = read("gemma3")
+    alone = read("gemma3", **window, attention__sliding_window_pattern=1)
 
+    assert alone.windows == (None,) * N_LAYERS
     assert period.windows == (16, 16, None) * 4
     assert flags.windows == (16, None) * 6
     assert base.rope_local_theta == 20000.0
@@ -280,16 +283,21 @@ def test_gemma_layers():
         ("attention.causal", False),
         ("attention.clamp_kqv", 8.0),
         ("attention.max_alibi_bias", 8.0),
+        ("attention.shared_kv_layers", 4),
         ("attention.sliding_window_pattern", 2),
         ("attention.temperature_scale", 0.1),
         ("attn_logit_softcapping", 50.0),
         ("embedding_scale", 12.0),
         ("expert_gating_func", 2),
+        ("expert_group_count", 8),
         ("expert_shared_count", 1),
         ("expert_weights_scale", 2.5),
         ("final_logit_softcapping", 30.0),
+        ("interleave_moe_layer_step", 2),
         ("leading_dense_block_count", 1),
         ("logit_scale", 0.0625),
+        ("moe_every_n_layers", 2),
+        ("nextn_predict_layers", 1),
         ("residual_scale", 0.22),
         ("rope.dimension_sections", [8, 8, 8, 8]),
         ("rope.freq_base_swa", 10000.0),
@@ -306,17 +314,53 @@ def test_keys_that_change_the_arithmetic_are_refused_by_name(key, value):
 
 
 @pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (list(range(9)), "an array of 9 values"),
+        (list(range(8)), "(0, 1, 2, 3, 4, 5, 6, 7)"),
+        ("x" * 58, "'" + "x" * 58 + "'"),
+        ("x" * 59, "'" + "x" * 56 + "..."),
+    ],
+)
+def test_long_values_are_shortened(value, shown):
+    with pytest.raises(UnsupportedModel, match=rf"llama\.long = {re.escape(shown)}$"):
+        read(long=value)
+
+
+@pytest.mark.parametrize(
     ("key", "value"),
     [
         ("attention.causal", True),
+        ("attention.clamp_kqv", 0.0),
+        ("attention.max_alibi_bias", 0.0),
+        ("attention.shared_kv_layers", 0),
+        ("attention.temperature_scale", 0.0),
         ("attn_logit_softcapping", 0.0),
+        ("embedding_scale", 0.0),
         ("embedding_scale", 1.0),
-        ("expert_used_count", 0),
         ("expert_gating_func", 1),
+        ("expert_group_count", 0),
+        ("expert_group_used_count", 1),
+        ("expert_shared_count", 0),
+        ("expert_shared_feed_forward_length", 0),
+        ("expert_used_count", 0),
+        ("expert_weights_norm", False),
+        ("expert_weights_scale", 0.0),
+        ("expert_weights_scale", 1.0),
         ("final_logit_softcapping", 0.0),
+        ("interleave_moe_layer_step", 1),
+        ("leading_dense_block_count", 0),
         ("logit_scale", 0.0),
+        ("moe_every_n_layers", 1),
+        ("nextn_predict_layers", 0),
         ("pooling_type", 3),
+        ("residual_scale", 1.0),
         ("rope.scaling.finetuned", False),
+        ("rope.scaling.yarn_attn_factor", 1.0),
+        ("rope.scaling.yarn_ext_factor", -1.0),
+        ("rope.scaling.yarn_log_multiplier", 0.0),
+        ("router_logit_softcapping", 0.0),
+        ("swin_norm", False),
         ("tensor_data_layout", "Meta AI original pth"),
         ("use_parallel_residual", False),
     ],

@@ -288,8 +288,10 @@ def test_nearest_names_are_those_of_the_layer_when_none_is_spare():
 def test_long_lists_are_cut():
     with open_checkpoint(FIXTURES / "gemma3_text" / "model.gguf") as checkpoint:
         layers = [name for name in checkpoint.tensors if name.startswith("blk.")]
-        message = refusal(CheckpointError, FIXTURES / "gemma3_text" / "model.gguf", drop=layers)
+        message = refusal(CheckpointError, checkpoint.path, drop=layers)
+        shorter = refusal(CheckpointError, checkpoint.path, drop=layers[:20])
 
+    assert len(shorter.splitlines()) == 1 + 20
     assert len(message.splitlines()) == 1 + 20 + 1
     assert message.endswith(f"and {len(layers) - 20} more of this kind")
 
@@ -347,6 +349,14 @@ def test_harmless_tensors_are_passed_over(path, name):
         more = edited(checkpoint)
         more.tensors[name] = dataclasses.replace(checkpoint.tensors[spare], name=name, type="I8")
         WeightSource(more, config)
+
+
+def test_missing_experts_are_named_as_the_file_would_store_them():
+    path = FIXTURES / "mixtral" / "model.gguf"
+    message = refusal(CheckpointError, path, drop=["blk.0.ffn_up_exps.weight"])
+
+    assert len(message.splitlines()) == 2
+    assert "'blk.0.ffn_up_exps.weight' is missing, expected with shape (4, " in message
 
 
 def test_an_untied_model_without_a_head():
