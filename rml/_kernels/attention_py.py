@@ -94,8 +94,9 @@ def attend(
     pages = page_table[start // PAGE_SIZE : -(-(first + n_tokens) // PAGE_SIZE)]
     keys = _widen(k_pages[pages, layer], k_scales, pages, layer, axis=2)  # (n, G, D, 16)
     values = _widen(v_pages[pages, layer], v_scales, pages, layer, axis=3)  # (n, G, 16, D)
-    keys = keys.transpose(1, 2, 0, 3).reshape(n_kv_heads, head_dim, -1)  # (G, D, S)
-    values = values.transpose(1, 0, 2, 3).reshape(n_kv_heads, -1, head_dim)  # (G, S, D)
+    n = len(pages) * PAGE_SIZE
+    keys = keys.transpose(1, 2, 0, 3).reshape(n_kv_heads, head_dim, n)  # (G, D, S)
+    values = values.transpose(1, 0, 2, 3).reshape(n_kv_heads, n, head_dim)  # (G, S, D)
 
     for t in range(n_tokens):
         stop = first + t + 1 - start

@@ -86,7 +86,7 @@ def store_kv(
 
 def quantize(x: F32, group: int) -> tuple[I8, F32]:
     """Split (T, G, D) values into int8 codes and the (T, G, D/group) scales of their groups."""
-    groups = x.reshape(*x.shape[:-1], -1, group)
+    groups = x.reshape(*x.shape[:-1], x.shape[-1] // group, group)
     scales = np.max(np.abs(groups), axis=-1) / np.float32(127)
     usable = np.isfinite(scales) & (scales > 0)
     divisors = np.where(usable, scales, np.float32(1))[..., None]

@@ -275,6 +275,13 @@ def test_an_operation_is_built_once_and_follows_the_position(twins):
             op.run(1)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("position", [0, 16, 20])
+def test_no_tokens(kernels, kind, position):
+    pages, q = random_pages(20, 1, 8, kind), random_queries(0, 2, 8)
+    assert attend(kernels, q, pages, position).shape == (0, 2, 8)
+
+
 def refused_calls():
     """Name, changed arguments."""
     q, pages = random_queries(2, 4, 8), random_pages(40, 2, 8)

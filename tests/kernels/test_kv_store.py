@@ -26,7 +26,15 @@ def random_kv(n, n_kv_heads, d, seed=0):
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 @pytest.mark.parametrize(
     ("start", "n", "n_kv_heads", "d"),
-    [(0, 1, 1, 2), (15, 2, 3, 6), (0, 40, 2, 12), (31, 1, 1, 80), (5, 37, 3, 64), (3, 2, 1, 512)],
+    [
+        (0, 0, 1, 4),
+        (0, 1, 1, 2),
+        (15, 2, 3, 6),
+        (0, 40, 2, 12),
+        (31, 1, 1, 80),
+        (5, 37, 3, 64),
+        (3, 2, 1, 512),
+    ],
 )
 def test_every_slot_and_only_those(kernels, kind, n_threads, start, n, n_kv_heads, d):
     k, v = random_kv(n, n_kv_heads, d)
