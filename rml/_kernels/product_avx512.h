@@ -4,7 +4,7 @@
  * multiplies it with the codes of the input, and a tree of adds brings the sixteen integer sums of
  * a unit together in sixteen lanes, one for each row, before any float arithmetic.
  *
- * More tokens: a panel of 32 rows x 512 columns is unpacked once, four codes of each of sixteen
+ * More tokens: a panel of 32 rows x 768 columns is unpacked once, four codes of each of sixteen
  * rows in a vector, and multiplied with all columns of all tokens in tiles of 32 rows x 6 columns.
  *
  * In both, an output is one lane, units are added in order and the float operations are those of
@@ -17,7 +17,7 @@
 #include "product_int8.h"
 
 enum {
-    PANEL_UNITS = 16, /* 32 rows x 16 units: 16 KB of codes, half the first-level cache */
+    PANEL_UNITS = 24, /* 32 rows x 24 units: 24 KB of codes, half the first-level cache */
     TILE_COLUMNS = 6
 };
 
@@ -400,8 +400,11 @@ RML_INLINE void int8_rows32(const rml_matrix *w, ptrdiff_t row, int n, const rml
     __m512 *acc = (__m512 *)(scratch + sizeof(rml_panel));
     memset(acc, 0, (size_t)columns * 2 * sizeof *acc);
     const ptrdiff_t tiles = (columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
-    for (ptrdiff_t u0 = 0; u0 < units; u0 += PANEL_UNITS) {
-        const ptrdiff_t n_units = units - u0 < PANEL_UNITS ? units - u0 : PANEL_UNITS;
+    /* Panels of equal size, in whole blocks. */
+    const ptrdiff_t blocks = units / f.units, panels = (units + PANEL_UNITS - 1) / PANEL_UNITS;
+    for (ptrdiff_t i_panel = 0; i_panel < panels; ++i_panel) {
+        const ptrdiff_t u0 = blocks * i_panel / panels * f.units;
+        const ptrdiff_t n_units = blocks * (i_panel + 1) / panels * f.units - u0;
         for (int h = 0; h < 2; ++h)
             pack16(rows[h], w->row_bytes, u0, n_units, panel->codes[h], panel->scales[h], panel->minima[h], f);
         for (ptrdiff_t i = 0; i < tiles; ++i) {

@@ -1,7 +1,8 @@
 """A whole step in one call: the operations of a plan, without Python between them.
 
-The threads are started once a step and wait for each other after every stage. Each record is what
-`Op.run` would do with it, so a program gives the bits that its operations give one by one.
+The threads are started once a step and wait for each other after every stage, but for stages of a
+single item that follow each other, which the first thread runs alone. Each record is what `Op.run`
+would do with it, so a program gives the bits that its operations give one by one.
 """
 
 from cython.parallel cimport parallel, threadid
@@ -26,6 +27,7 @@ cdef struct ProgramRecord:
     void *args
     Py_ssize_t items
     bint last             # the last stage of its operation
+    bint wait             # whether the threads wait for each other behind it
 
 cdef struct ProgramState:
     ProgramRecord *records
@@ -47,8 +49,10 @@ cdef void _work(ProgramState *s, int thread, int n_threads) noexcept nogil:
             r.body(r.args, _share(r.items, thread, n_threads),
                    _share(r.items, thread + 1, n_threads), thread)
         # One thread looks at the flag; the barrier shows the others what it saw.
-        if thread == 0 and r.last and s.abort[0]:
+        if thread == 0 and r.last and r.wait and s.abort[0]:
             s.stopped = i
+        if not r.wait:
+            continue
         if n_threads > 1:
             rml_barrier_wait(&s.barrier, n_threads)
         # Not ">= 0": thread 0 may be a stage ahead by now, and would wait there for the others.
@@ -90,8 +94,11 @@ cdef class Program:
         for op in ops:
             for s in range(op.n_stages):
                 self.state.records[i] = ProgramRecord(
-                    op.stages[s].body, op.args, op.stages[s].items, s == op.n_stages - 1)
+                    op.stages[s].body, op.args, op.stages[s].items, s == op.n_stages - 1, True)
                 i += 1
+        for i in range(n - 1):
+            self.state.records[i].wait = (self.state.records[i].items > 1 or
+                                          self.state.records[i + 1].items > 1)
         self.state.n_records = n
         self.state.abort = <const int32_t *>cnp.PyArray_DATA(abort)
 

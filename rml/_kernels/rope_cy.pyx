@@ -1,4 +1,4 @@
-"""Twin of rope_py: one token an item for the angles, one head of one token for the rotation."""
+"""Twin of rope_py: one token an item."""
 
 cdef extern from "rope.h" nogil:
     void rml_angles(int64_t position, const double *inv_freq, double factor, Py_ssize_t n,
@@ -30,12 +30,13 @@ cdef void rope_angles_tokens(void *p, Py_ssize_t start, Py_ssize_t stop, int thr
         rml_angles(a.position[0] + t, a.inv_freq, a.factor, a.n, a.cos + t * a.n, a.sin + t * a.n)
 
 
-cdef void rotate_heads(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) noexcept nogil:
+cdef void rotate_tokens(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) noexcept nogil:
     cdef RotateArgs *a = <RotateArgs *>p
-    cdef Py_ssize_t i, angles
-    for i in range(start, stop):
-        angles = i // a.heads * a.n
-        rml_rotate(a.cos + angles, a.sin + angles, a.x + i * 2 * a.n, a.n, a.interleaved)
+    cdef Py_ssize_t t, head
+    for t in range(start, stop):
+        for head in range(a.heads):
+            rml_rotate(a.cos + t * a.n, a.sin + t * a.n, a.x + (t * a.heads + head) * 2 * a.n, a.n,
+                       a.interleaved)
 
 
 cdef class RopeAngles(Op):
@@ -59,7 +60,7 @@ cdef class Rotate(Op):
         self.owners = (cos, sin, x)
         self.a = RotateArgs(_f32(cos), _f32(sin), _f32(x), x.shape[1], cos.shape[1], interleaved)
         self.args = &self.a
-        self.add_stage(rotate_heads, x.shape[0] * x.shape[1])
+        self.add_stage(rotate_tokens, x.shape[0])
 
 
 def rope_angles(position, inv_freq, cos, sin, *, factor=1.0, n_threads=1):
