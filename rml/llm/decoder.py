@@ -17,7 +17,7 @@ Shapes: T tokens of a call, D model width, H query heads, G key heads, W head wi
 feed-forward network, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,7 @@ from rml.errors import ArgumentError, ClosedError, ContextOverflow, UnsupportedM
 from rml.files import Checkpoint
 from rml.llm.config import ModelConfig
 from rml.llm.kv_cache import KVCache
-from rml.llm.plan import Plan
+from rml.llm.plan import Aborted, Plan
 from rml.llm.rope import Rope
 from rml.llm.weight_source import WeightMatrix, WeightSource
 
@@ -130,7 +130,7 @@ class DecoderLM:
             raise ArgumentError(
                 f"compute is {compute!r}, but must be one of {', '.join(COMPUTE_MODES)}"
             )
-        self.config = config if config is not None else _read_config(checkpoint)
+        self.config = config if config is not None else ModelConfig.from_checkpoint(checkpoint)
         self.compute = compute
         self.n_threads = resolve_threads(n_threads)
         self._checkpoint = checkpoint
@@ -150,7 +150,9 @@ class DecoderLM:
         self._output_norm = weights.vector("output_norm.weight", c.d_model)
         self._layers = [_load_layer(weights, c, i) for i in range(c.n_layers)]
 
-    def new_cache(self, n_ctx: int | None = None, kv_type: str = "f16") -> KVCache:
+    def new_cache(
+        self, n_ctx: int | None = None, kv_type: str = "f16", *, n_sequences: int = 1
+    ) -> KVCache:
         """Make an empty cache for this model.
 
         Parameters
@@ -158,7 +160,9 @@ class DecoderLM:
         n_ctx : int, optional
             Positions that it holds; the model's context if not given.
         kv_type : str
-            Type of the stored keys and values.
+            Type of the stored keys and values: ``"f32"``, ``"f16"`` or ``"int8"``.
+        n_sequences : int
+            How many caches, this one and its forks, find room at their full length.
         """
         c = self.config
         return KVCache(
@@ -167,6 +171,7 @@ class DecoderLM:
             c.head_dim,
             c.n_ctx_train if n_ctx is None else n_ctx,
             kv_type,
+            n_sequences=n_sequences,
         )
 
     def forward(
@@ -203,6 +208,8 @@ class DecoderLM:
             If the tokens do not fit the cache.
         ClosedError
             If the checkpoint or the cache was closed.
+        Aborted
+            If ``cache.abort[0]`` was set, before the call or by another thread during it.
 
         Notes
         -----
@@ -215,26 +222,45 @@ class DecoderLM:
             out = np.empty(shape, np.float32)
         else:
             _kernels.checks.array("out", out, shape, writable=True)
-        workspace = self._workspace(cache, min(len(ids), MAX_TOKENS))
-        before = cache.size
-        try:
-            for start in range(0, len(ids), MAX_TOKENS):
-                part = ids[start : start + MAX_TOKENS]
-                last = start + len(part) == len(ids)
-                self._step(workspace, cache, part, head=last and not all_logits)
-                if all_logits:
-                    self._all_logits(workspace, out[start : start + len(part)])
-        except BaseException:
-            cache.truncate(before)
-            raise
+        for part, workspace in self._steps(ids, cache, head=not all_logits):
+            if all_logits:
+                self._all_logits(workspace, out[part])
         if not all_logits:
-            out[:] = workspace.logits[0]
+            out[:] = self._workspace(cache, 1).logits[0]
+        return out
+
+    def hidden_states(self, tokens: Sequence[int] | npt.NDArray[np.integer], cache: KVCache) -> F32:
+        """Run tokens like `forward`, and return what the head would read.
+
+        Parameters
+        ----------
+        tokens : sequence of int
+            Ids of the vocabulary, at least one.
+        cache : KVCache
+            Gets the tokens' keys and values.
+
+        Returns
+        -------
+        (T, D) float32
+            The residual stream of every token after the last layer, normalized.
+
+        Raises
+        ------
+        RmlError
+            As `forward`.
+        """
+        ids = self._checked_ids(tokens)
+        self._check_cache(cache, len(ids))
+        out = np.empty((len(ids), self.config.d_model), np.float32)
+        for part, workspace in self._steps(ids, cache, head=False):
+            self._output_norm_plan(workspace, out[part]).run()
         return out
 
     def plan(self, cache: KVCache, n_tokens: int = 1) -> Plan:
         """Return the operations of a step of `n_tokens`, to look at or to profile."""
         if not 1 <= n_tokens <= MAX_TOKENS:
             raise ArgumentError(f"n_tokens is {n_tokens}, but must be from 1 to {MAX_TOKENS}")
+        cache.reserve(n_tokens)  # so that it can be run
         return self._plan(self._workspace(cache, n_tokens), cache, n_tokens, head=True)
 
     # ---- checks ----
@@ -265,22 +291,40 @@ class DecoderLM:
 
     # ---- one step ----
 
-    def _step(
-        self, workspace: _Workspace, cache: KVCache, ids: npt.NDArray[np.int32], *, head: bool
-    ) -> None:
-        workspace.ids[: len(ids)] = ids
-        cache.reserve(len(ids))
-        self._plan(workspace, cache, len(ids), head=head).run()
-        cache.commit(len(ids))
+    def _steps(
+        self, ids: npt.NDArray[np.int32], cache: KVCache, *, head: bool
+    ) -> Iterator[tuple[slice, _Workspace]]:
+        """Run the tokens in pieces; `head` asks for the logits of the very last one."""
+        workspace = self._workspace(cache, min(len(ids), MAX_TOKENS))
+        before = cache.size
+        try:
+            for start in range(0, len(ids), MAX_TOKENS):
+                part = ids[start : start + MAX_TOKENS]
+                last = start + len(part) == len(ids)
+                workspace.ids[: len(part)] = part
+                cache.reserve(len(part))
+                plan = self._plan(workspace, cache, len(part), head=head and last)
+                _run_unless_aborted(plan)
+                cache.commit(len(part))
+                yield slice(start, start + len(part)), workspace
+        except BaseException:
+            if not cache.closed:
+                cache.truncate(before)
+            raise
 
     def _all_logits(self, workspace: _Workspace, out: F32) -> None:
         """Logits of every token of the step that has just run, (T, V)."""
-        c, n = self.config, len(out)
-        plan = Plan(self.n_threads)
-        x, normed = workspace.x[:n], workspace.normed[:n]
-        plan.record("rms_norm", "output norm", x, self._output_norm, normed, eps=c.norm_eps)
+        normed = workspace.normed[: len(out)]
+        plan = self._output_norm_plan(workspace, normed)
         self._record_product(plan, workspace, "head", normed, [self._head], [out])
         plan.run()
+
+    def _output_norm_plan(self, workspace: _Workspace, out: F32) -> Plan:
+        """Normalize the residual stream of the step that has just run into `out`, (T, D)."""
+        plan = Plan(self.n_threads)
+        x = workspace.x[: len(out)]
+        plan.record("rms_norm", "output norm", x, self._output_norm, out, eps=self.config.norm_eps)
+        return plan
 
     def _workspace(self, cache: KVCache, n_tokens: int) -> _Workspace:
         workspace = cache.workspace
@@ -306,7 +350,7 @@ class DecoderLM:
 
     def _record(self, workspace: _Workspace, cache: KVCache, n: int, *, head: bool) -> Plan:
         c, w = self.config, workspace
-        plan = Plan(self.n_threads)
+        plan = Plan(self.n_threads, cache.abort)
         x = w.x[:n]
         plan.record(
             "embed", "token embedding", w.ids[:n], self._embedding, x, scale=c.embedding_scale
@@ -437,15 +481,9 @@ class DecoderLM:
         )  # fmt: skip
 
 
-def _read_config(checkpoint: Checkpoint) -> ModelConfig:
-    path = str(checkpoint.path)
-    if checkpoint.format == "gguf":
-        return ModelConfig.from_gguf(checkpoint.metadata, checkpoint.tensors, path=path)
-    if checkpoint.config is None:
-        raise UnsupportedModel(
-            f"{path}: there is no config.json beside the weights, which says what model they are"
-        )
-    return ModelConfig.from_hf(checkpoint.config, path=path)
+def _run_unless_aborted(plan: Plan) -> None:
+    if plan.abort[0] or not plan.run():
+        raise Aborted
 
 
 def _load_layer(weights: WeightSource, c: ModelConfig, i: int) -> _Layer:

@@ -134,6 +134,9 @@ class KVCache:
         Page of every sixteen positions; -1 where there is none yet.
     position : (1,) int64
         Holds `size`: where the next token goes. The kernels read it when they run.
+    abort : (1,) int32
+        Set to 1, from any thread, it ends a forward pass of this cache after the operation under
+        way; it stays set until somebody clears it.
 
     Raises
     ------
@@ -182,8 +185,9 @@ class KVCache:
         )
         self.page_table = np.full(n_entries, -1, np.int32)
         self.position = np.zeros(1, np.int64)
+        self.abort = np.zeros(1, np.int32)
         self._n_entries = 0  # entries of the page table in use
-        # The decoder's arrays and plans of a step, which point into the pages; made when first used.
+        # The decoder's arrays and plans of a step; they point into the pages.
         self.workspace: object = None
 
     @property
@@ -335,6 +339,7 @@ class KVCache:
         other = copy.copy(self)
         other.page_table = self.page_table.copy()
         other.position = self.position.copy()
+        other.abort = np.zeros(1, np.int32)
         other.workspace = None
         for page in self.page_table[: self._n_entries]:
             pool.share(int(page))

@@ -23,11 +23,15 @@ from rml import _kernels
 from rml._kernels.block_formats import FORMATS
 from rml._kernels.threads import running_threads
 
-__all__ = ["Operation", "Plan"]
+__all__ = ["Aborted", "Operation", "Plan", "Timing"]
 
 # One computation at a time in a process: two teams of threads on the same processors are slower
 # than one after the other. Held for one step or one part of a prompt.
 _engine = threading.Lock()
+
+
+class Aborted(Exception):  # noqa: N818  (nothing went wrong: somebody asked for it)
+    """A step was given up because its abort flag was set; never shown to users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +116,15 @@ class Plan:
     ----------
     n_threads : int
         Threads for every operation; results do not depend on it.
+    abort : (1,) int32 array, optional
+        Setting it to something else than 0, from any thread, ends a run after the operation
+        under way.
     """
 
-    def __init__(self, n_threads: int) -> None:
+    def __init__(self, n_threads: int, abort: npt.NDArray[np.int32] | None = None) -> None:
         self.n_threads = n_threads
         self.operations: list[Operation] = []
-        # Set to 1, from any thread, to end a run after the operation under way.
-        self.abort: npt.NDArray[np.int32] = np.zeros(1, np.int32)
+        self.abort = np.zeros(1, np.int32) if abort is None else abort
         self._program: Any = None
 
     def record(self, kernel: str, label: str, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
