@@ -10,7 +10,8 @@ import rml
 from rml.cli.console import answer, prompt_progress, say
 from rml.cli.interrupts import on_interrupt
 from rml.cli.models import load
-from rml.cli.options import MODEL_OPTIONS, SAMPLING_OPTIONS, Command, options, sampling_arguments
+from rml.cli.options import MODEL_OPTIONS, SAMPLING_OPTIONS, options, sampling_arguments
+from rml.cli.parsing import Command
 from rml.cli.prompts import read_prompt
 from rml.cli.timings import report
 from rml.errors import RmlError, TemplateError

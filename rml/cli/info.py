@@ -4,7 +4,8 @@ import click
 
 import rml
 from rml.cli.console import print_json
-from rml.cli.options import Command, options
+from rml.cli.options import options
+from rml.cli.parsing import Command
 from rml.files.cache import cache_dir
 
 __all__ = ["command", "print_version"]

@@ -3,7 +3,8 @@
 import click
 
 from rml.cli.console import bytes_text, print_json, say, table
-from rml.cli.options import Command, options
+from rml.cli.options import options
+from rml.cli.parsing import Command
 from rml.files import pull
 
 __all__ = ["command"]

@@ -6,7 +6,8 @@ import click
 
 from rml.cli.console import say
 from rml.cli.models import fetch
-from rml.cli.options import Command, options
+from rml.cli.options import options
+from rml.cli.parsing import Command
 from rml.files import pull
 
 __all__ = ["command"]

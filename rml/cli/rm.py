@@ -3,7 +3,7 @@
 import click
 
 from rml.cli.console import bytes_text, say
-from rml.cli.options import Command
+from rml.cli.parsing import Command
 from rml.files import pull
 
 __all__ = ["command"]

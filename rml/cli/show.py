@@ -18,7 +18,8 @@ import rml
 from rml._kernels.block_formats import FORMATS
 from rml.cli.console import bytes_text, print_json, say, table
 from rml.cli.models import locate
-from rml.cli.options import Command, options
+from rml.cli.options import options
+from rml.cli.parsing import Command
 from rml.errors import ArgumentError, CheckpointError, UnsupportedModel
 from rml.files import Checkpoint, Tensor
 from rml.llm.config import ModelConfig

@@ -7,7 +7,8 @@ import click
 import rml
 from rml.cli.console import print_json, printable, table, uses_color
 from rml.cli.models import locate
-from rml.cli.options import Command, options
+from rml.cli.options import options
+from rml.cli.parsing import Command
 from rml.cli.prompts import read_prompt
 
 __all__ = ["command"]

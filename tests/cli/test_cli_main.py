@@ -13,7 +13,7 @@ import pytest
 import rml
 from rml import cli as cli_module
 from rml.cli.app import COMMANDS
-from rml.cli.options import Command
+from rml.cli.parsing import Command
 from rml.errors import CheckpointError
 
 ROOT = Path(__file__).resolve().parents[2]

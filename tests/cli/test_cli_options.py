@@ -4,7 +4,8 @@ import click
 import pytest
 
 from rml.cli import options as table
-from rml.cli.options import Command, load_arguments, option, options, sampling_arguments
+from rml.cli.options import load_arguments, option, options, sampling_arguments
+from rml.cli.parsing import Command
 
 
 def parse(args, names=(*table.MODEL_OPTIONS, *table.SAMPLING_OPTIONS), env=None):
