@@ -207,12 +207,28 @@ def test_same_bits_whatever_else_lies_in_the_pages(kernels, kind, window):
         assert np.array_equal(out[t], whole[t])
 
 
-def test_a_window_needs_no_pages_before_it(kernels):
+@pytest.mark.parametrize("window", [1, 3, 10, 20, 40])
+def test_a_window_needs_no_pages_before_it(kernels, window):
     pages, q = random_pages(100, 1, 16), random_queries(2, 2, 16)
-    whole = attend(kernels, q, pages, 98, 20)
-    pages.table[: (98 - 20 + 1) // PAGE] = -1
+    whole = attend(kernels, q, pages, 98, window)
+    pages.table[: (98 - window + 1) // PAGE] = 1 << 30  # no page at all
 
-    assert np.array_equal(attend(kernels, q, pages, 98, 20), whole)
+    assert np.array_equal(attend(kernels, q, pages, 98, window), whole)
+
+
+def test_the_exponential(kernels):
+    """Two keys with scores 0 and -x: the second value is weighted with e^-x / (1 + e^-x)."""
+    x = np.linspace(0, 87, 4001).astype(np.float32)
+    k, v = np.zeros((2, 2, 1, 2), np.float32)
+    k[1, 0, 0] = v[1, 0, 0] = 1
+    q = np.zeros((1, x.size, 2), np.float32)
+    q[0, :, 0] = -x
+
+    out = attend(kernels, q, Paged(2, 1, 2).put(0, k, v), 1, scale=1.0)
+
+    exact = 1 / (1 + np.exp(x.astype(np.float64)))
+    # Scores are exact; two units in the last place of e^-x, and a sum, a division, a product.
+    assert (np.abs(out[0, :, 0] - exact) <= 8 * U * exact).all()
 
 
 def test_only_itself_in_sight(kernels):
