@@ -17,6 +17,7 @@ Shapes: T tokens of a call, D model width, H query heads, G key heads, W head wi
 feed-forward network, V vocabulary.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -62,13 +63,19 @@ class _Layer:
     post_ffn_norm: F32 | None
 
 
+def _aligned(*shape: int) -> F32:
+    """Zeros that begin at a cache line, so that no vector of a row straddles two of them."""
+    n = math.prod(shape)
+    memory = np.zeros(n + 15, np.float32)
+    start = -memory.ctypes.data // 4 % 16
+    return memory[start : start + n].reshape(shape)
+
+
 class _Workspace:
     """Arrays of a step and the plans that use them; belongs to one cache."""
 
     def __init__(self, config: ModelConfig, n_tokens: int) -> None:
-        def array(*shape: int) -> F32:
-            return np.zeros(shape, np.float32)
-
+        array = _aligned
         self.n_tokens = n_tokens
         self.ids = np.zeros(n_tokens, np.int32)
         self.x = array(n_tokens, config.d_model)
