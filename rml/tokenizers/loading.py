@@ -1,13 +1,21 @@
-"""A tokenizer from a file, whatever the format."""
+"""A tokenizer from a file or folder, whatever the format."""
 
 import os
 from pathlib import Path
+from typing import Any, Final
 
-from rml.errors import ArgumentError
+from rml.errors import ArgumentError, CheckpointError, TokenizerError
 from rml.files import open_checkpoint
+from rml.files.strict_json import load_json
+from rml.tokenizers.json_tokenizer import Beside
 from rml.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["load_tokenizer"]
+
+_JSON: Final = "tokenizer.json"
+_MAX_TEMPLATE: Final = 1 << 20
+# Older forms, and what makes a tokenizer.json of them.
+_OLDER: Final = ("tokenizer.model", "vocab.json", "merges.txt", "tiktoken.model", "tekken.json")
 
 
 def load_tokenizer(path: str | os.PathLike[str], *, pre: str | None = None) -> Tokenizer:
@@ -16,9 +24,12 @@ def load_tokenizer(path: str | os.PathLike[str], *, pre: str | None = None) -> T
     Parameters
     ----------
     path : str or path-like
-        A GGUF file, also one that holds a vocabulary alone.
+        A GGUF file, also one that holds a vocabulary alone; a tokenizer.json; or a folder that
+        holds one of them. Beside a tokenizer.json, what tokenizer_config.json,
+        special_tokens_map.json, generation_config.json, config.json and chat_template.jinja say
+        counts too.
     pre : str, optional
-        Splitting rule to use instead of the file's own ``tokenizer.ggml.pre``.
+        Splitting rule to use instead of a GGUF file's own ``tokenizer.ggml.pre``.
 
     Raises
     ------
@@ -31,5 +42,51 @@ def load_tokenizer(path: str | os.PathLike[str], *, pre: str | None = None) -> T
         file = Path(path)
     except TypeError:
         raise ArgumentError(f"a path is expected, not {path!r}") from None
+    if file.suffix == ".safetensors" or file.name.endswith(".safetensors.index.json"):
+        file = file.parent
+    if file.is_dir() and (file / _JSON).is_file():
+        file /= _JSON
+    if file.suffix == ".json":
+        return Tokenizer.from_json(load_json(file), _beside(file.parent), path=str(file))
+    if file.is_dir() and not any(file.glob("*.gguf")):
+        _refuse_folder(file)
     with open_checkpoint(file) as checkpoint:
-        return Tokenizer.from_gguf(checkpoint.metadata, path=str(file), pre=pre)
+        return Tokenizer.from_gguf(checkpoint.metadata, path=str(checkpoint.path), pre=pre)
+
+
+def _beside(folder: Path) -> Beside:
+    templates = {}
+    for file in sorted(folder.glob("additional_chat_templates/*.jinja")):
+        templates[file.stem] = _read_text(file)
+    if (folder / "chat_template.jinja").is_file():
+        templates["default"] = _read_text(folder / "chat_template.jinja")
+    return Beside(
+        tokenizer_config=_optional(folder / "tokenizer_config.json"),
+        special_tokens_map=_optional(folder / "special_tokens_map.json"),
+        generation_config=_optional(folder / "generation_config.json"),
+        config=_optional(folder / "config.json"),
+        templates=templates,
+    )
+
+
+def _optional(file: Path) -> dict[str, Any]:
+    return load_json(file, constants=True) if file.is_file() else {}
+
+
+def _read_text(file: Path) -> str:
+    try:
+        if file.stat().st_size > _MAX_TEMPLATE:
+            raise CheckpointError(f"{file}: a template of more than {_MAX_TEMPLATE} bytes")
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file}: cannot be read as UTF-8 text: {error}") from error
+
+
+def _refuse_folder(folder: Path) -> None:
+    found = [name for name in _OLDER if (folder / name).is_file()]
+    if not found:
+        raise TokenizerError(f"{folder}: no {_JSON} and no GGUF file; no tokenizer to load")
+    raise TokenizerError(
+        f"{folder}: rml reads {_JSON}, and this folder has only {', '.join(found)}. "
+        "Transformers writes it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+    )

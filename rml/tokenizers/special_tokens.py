@@ -8,8 +8,15 @@ match, the leftmost wins, and of those that start together the longest.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+import regex  # type: ignore[import-untyped]  # has no stubs
 
 __all__ = ["SpecialToken", "SpecialTokens"]
+
+_BLANKS: Final = regex.compile(r"\s*")
+# What Unicode's annex on regular expressions (UTS 18) calls a word character.
+_WORD: Final = regex.compile(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\u200c\u200d]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,8 @@ class SpecialToken:
         It swallows white space to its left, to its right.
     single_word : bool
         It counts only where no letter, digit or underscore touches it.
+    normalized : bool
+        It is looked for in the normalized text, by the vocabulary's model.
     """
 
     text: str
@@ -36,6 +45,7 @@ class SpecialToken:
     lstrip: bool = False
     rstrip: bool = False
     single_word: bool = False
+    normalized: bool = False
 
 
 class SpecialTokens:
@@ -45,11 +55,6 @@ class SpecialTokens:
         everything = list(tokens)
         self._all = _Index(everything)
         self._plain = _Index([token for token in everything if not token.control])
-
-    def find(self, text: str) -> int | None:
-        """Id of the token that is written exactly so."""
-        token = self._all.by_text.get(text)
-        return None if token is None else token.id
 
     def split(
         self, text: str, *, control: bool, written: Sequence[tuple[int, int]] | None = None
@@ -83,10 +88,17 @@ class SpecialTokens:
                 position = begin + 1
                 continue
             position = end = begin + len(token.text)
+            if token.single_word and _touches_word(text, begin, end):
+                continue
             if token.lstrip:
-                begin = start + len(text[start:begin].rstrip())
+                begin = max(begin, start)
+                while begin > start and _BLANKS.match(text, begin - 1, begin)[0]:
+                    begin -= 1
             if token.rstrip:
-                position = end = len(text) - len(text[end:].lstrip())
+                # The search goes on behind the token itself: white space may be a token, too.
+                end = _BLANKS.match(text, end).end()
+            if begin >= end:  # the token before has swallowed it
+                continue
             if begin > start:
                 pieces.append(text[start:begin])
             pieces.append(token.id)
@@ -117,18 +129,15 @@ def _longest(
         token = index.by_text.get(text[begin:end])
         if token is None:
             continue
-        if token.single_word and (
-            _in_word(text[begin - 1 : begin]) or _in_word(text[end : end + 1])
-        ):
-            continue
         if token.control and written is not None and not _inside(begin, end, written):
             continue
         return token
     return None
 
 
-def _in_word(char: str) -> bool:
-    return char.isalnum() or char == "_"
+def _touches_word(text: str, begin: int, end: int) -> bool:
+    before, after = text[max(begin - 1, 0) : begin], text[end : end + 1]
+    return bool(_WORD.match(before) or _WORD.match(after))
 
 
 def _inside(begin: int, end: int, ranges: Sequence[tuple[int, int]]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from rml.errors import ArgumentError
 from rml.tokenizers.byte_level import as_bytes, as_text
 from rml.tokenizers.gguf_tokenizer import gguf_parts
+from rml.tokenizers.json_tokenizer import Beside, json_parts
 from rml.tokenizers.special_tokens import SpecialToken, SpecialTokens
 from rml.tokenizers.stream_decoder import StreamDecoder
 from rml.tokenizers.text_model import Parts
@@ -74,7 +75,8 @@ class Tokenizer:
     def __init__(self, parts: Parts) -> None:
         self._model = parts.model
         self._tokens = parts.tokens
-        self._specials = SpecialTokens(parts.specials)
+        self._specials = SpecialTokens(t for t in parts.specials if not t.normalized)
+        self._named = {token.text: token.id for token in parts.specials}
         self._special_bytes = {token.id: as_bytes(token.text) for token in parts.specials}
         self._control = frozenset(token.id for token in parts.specials if token.control)
         self._before = parts.before
@@ -110,6 +112,19 @@ class Tokenizer:
             rule is unknown.
         """
         return cls(gguf_parts(metadata, path or "the metadata", pre))
+
+    @classmethod
+    def from_json(
+        cls, document: Mapping[str, Any], beside: Beside, *, path: str = ""
+    ) -> "Tokenizer":
+        """Build from a tokenizer.json and the files beside it, already read.
+
+        Raises
+        ------
+        TokenizerError
+            Something is broken, or asked for that changes ids and is not implemented.
+        """
+        return cls(json_parts(document, beside, path or "the tokenizer.json"))
 
     def encode(
         self, text: str | bytes, add_special: bool = True, parse_special: bool = False
@@ -216,7 +231,7 @@ class Tokenizer:
 
     def token_id(self, text: str) -> int | None:
         """Id of the special token that is written so; None if there is none."""
-        return self._specials.find(text)
+        return self._named.get(text)
 
     @property
     def bos_token(self) -> str | None:

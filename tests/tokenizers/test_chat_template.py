@@ -49,11 +49,8 @@ def test_chatml():
          "a-31:y"),
         ("{{ 'abc'[::-1] }}{{ 'a' ~ 1 ~ none }}", "cbaa1None"),
         ("{% macro m(x) %}[{{ x }}]{% endmacro %}{{ m('a') + m(1) }}", "[a][1]"),
-        (
-            "{% set n = namespace(t='') %}{% for i in 'ab' %}{% set n.t = n.t + i %}{% endfor %}"
-            "{{ n.t }}",
-            "ab",
-        ),
+        ("{% set n = namespace(t='') %}{% for i in 'ab' %}{% set n.t = n.t ~ i %}{{ n.t }}{%endfor%}",
+         "aab"),
     ],
 )  # fmt: skip
 def test_language(source, expected):

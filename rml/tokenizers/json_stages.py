@@ -1,0 +1,330 @@
+"""The steps that a tokenizer.json describes: normalizers and pre-tokenizers, as functions.
+
+What would change ids and is not here is refused by name.
+
+Source: the documentation and behaviour of Hugging Face tokenizers. Its patterns are those of
+Oniguruma; the ``regex`` package reads them alike in its version 1 mode, lines included.
+"""
+
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import regex  # type: ignore[import-untyped]  # has no stubs
+
+from rml.errors import TokenizerError
+from rml.tokenizers.byte_level import as_bytes, to_visible
+from rml.tokenizers.pretokenize import SPLITTERS
+from rml.tokenizers.sentencepiece import SPACE
+from rml.tokenizers.text_model import Prefix
+
+__all__ = ["Normalizer", "PreTokenizer", "read_normalizer", "read_pre_tokenizer"]
+
+Stage = Callable[[str, bool], list[str]]
+"""One piece of text, and whether nothing stands before it -> pieces."""
+
+_SCHEMES: Final[dict[str, Prefix]] = {"always": "always", "first": "first", "never": "never"}
+_FORMS: Final = ("NFC", "NFD", "NFKC", "NFKD")
+# Escapes that mean something else in Oniguruma than in `regex`.
+_FOREIGN: Final = regex.compile(r"(?<!\\)(?:\\\\)*\\[hHKGRXyYO]")
+_GPT2: Final = SPLITTERS["gpt-2"].patterns[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Normalizer:
+    """Changes of the text before anything is cut.
+
+    Attributes
+    ----------
+    steps : list of callable
+        Applied one after the other.
+    prefix : str
+        Whether one of them puts a space before each text.
+    """
+
+    steps: list[Callable[[str], str]] = field(default_factory=list)
+    prefix: Prefix = "never"
+
+    def __call__(self, text: str) -> str:
+        """Normalize a text."""
+        for step in self.steps:
+            text = step(text)
+        return text
+
+
+@dataclass(slots=True)
+class PreTokenizer:
+    """Cutting text into words.
+
+    Attributes
+    ----------
+    stages : list of callable
+        Each cuts every piece of the one before.
+    byte_level : bool
+        In the end words are spelled in visible bytes.
+    spell_last : bool
+        That spelling is the last step, and left to the caller.
+    prefix : str
+        Which text gets a space before it.
+    """
+
+    stages: list[Stage] = field(default_factory=list)
+    byte_level: bool = False
+    spell_last: bool = False
+    prefix: Prefix = "never"
+
+    def __call__(self, text: str, first: bool) -> list[str]:
+        """Cut a text."""
+        pieces = [text]
+        for stage in self.stages:
+            pieces = [
+                part
+                for n, piece in enumerate(pieces)
+                for part in stage(piece, first and n == 0)
+                if part
+            ]
+        return pieces
+
+
+def read_normalizer(spec: Mapping[str, Any] | None, where: str) -> Normalizer:
+    """Build the normalizer of a tokenizer.json.
+
+    Raises
+    ------
+    TokenizerError
+        A step is not implemented.
+    """
+    steps: list[Callable[[str], str]] = []
+    prefix: Prefix = "never"
+    for part in _sequence(spec, "normalizers", where, "normalizer"):
+        kind = part["type"]
+        if kind in _FORMS:
+            steps.append(_normal_form(kind))
+        elif kind == "Lowercase":
+            steps.append(_lowercase)
+        elif kind == "Strip":
+            steps.append(_strip(part.get("strip_left", True), part.get("strip_right", True)))
+        elif kind == "Prepend":
+            steps.append(_prepend(str(part["prepend"])))
+            prefix = "always" if part["prepend"] in (SPACE, " ") else prefix
+        elif kind == "Replace":
+            steps.append(_replace(_pattern(part, where), str(part["content"])))
+        else:
+            _refuse(where, "normalizer", kind)
+    return Normalizer(steps, prefix)
+
+
+def read_pre_tokenizer(spec: Mapping[str, Any] | None, where: str) -> PreTokenizer:
+    """Build the pre-tokenizer of a tokenizer.json.
+
+    Raises
+    ------
+    TokenizerError
+        A step is not implemented.
+    """
+    result = PreTokenizer()
+    parts = _sequence(spec, "pretokenizers", where, "pre_tokenizer")
+    for n, part in enumerate(parts):
+        kind = part["type"]
+        last = n == len(parts) - 1
+        if kind == "ByteLevel":
+            _add_byte_level(result, part, last)
+        elif kind == "Split":
+            behavior, invert = str(part["behavior"]), bool(part.get("invert", False))
+            result.stages.append(_split(_pattern(part, where), behavior, invert, where))
+        elif kind == "Digits":
+            pattern = r"\p{N}" if part.get("individual_digits") else r"\p{N}+"
+            result.stages.append(_split(pattern, "Isolated", False, where))
+        elif kind == "Punctuation":
+            behavior = str(part.get("behavior", "Isolated"))
+            result.stages.append(_split(r"[!-/:-@\[-`{-~\p{P}]", behavior, False, where))
+        elif kind == "Whitespace":
+            result.stages.append(_split(r"\w+|[^\w\s]+", "Removed", True, where))
+        elif kind == "WhitespaceSplit":
+            result.stages.append(_split(r"\s", "Removed", False, where))
+        elif kind == "Metaspace":
+            _add_metaspace(result, part, where)
+        else:
+            _refuse(where, "pre_tokenizer", kind)
+    return result
+
+
+def _sequence(
+    spec: Mapping[str, Any] | None, inner: str, where: str, what: str
+) -> list[Mapping[str, Any]]:
+    """Flatten nested sequences of steps."""
+    if spec is None:
+        return []
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("type"), str):
+        raise TokenizerError(f"{where}: the {what} is not an object with a type")
+    if spec["type"] != "Sequence":
+        return [spec]
+    parts = spec.get(inner)
+    if not isinstance(parts, list):
+        raise TokenizerError(f"{where}: the {what} Sequence has no list {inner!r}")
+    return [step for part in parts for step in _sequence(part, inner, where, what)]
+
+
+def _refuse(where: str, what: str, kind: str) -> None:
+    raise TokenizerError(f"{where}: the {what} {kind!r} is not implemented, and it changes ids")
+
+
+def _normal_form(form: Any) -> Callable[[str], str]:  # noqa: ANN401  # a literal of unicodedata
+    return lambda text: text if text.isascii() else unicodedata.normalize(form, text)
+
+
+def _strip(left: bool, right: bool) -> Callable[[str], str]:
+    ends = [source for wanted, source in ((left, r"\A\s+"), (right, r"\s+\Z")) if wanted]
+    if not ends:
+        return lambda text: text
+    compiled = _compile("|".join(ends), "Strip")
+    return lambda text: str(compiled.sub("", text))
+
+
+def _lowercase(text: str) -> str:
+    # Character by character: str.lower() would treat a sigma at the end of a word otherwise.
+    return text.lower() if text.isascii() else "".join(char.lower() for char in text)
+
+
+def _prepend(prefix: str) -> Callable[[str], str]:
+    return lambda text: prefix + text if text else text
+
+
+def _replace(pattern: str, content: str) -> Callable[[str], str]:
+    plain = regex.sub(r"\\(.)", r"\1", pattern)
+    if regex.escape(plain, special_only=True) == pattern:
+        return lambda text: text.replace(plain, content)
+    compiled = _compile(pattern, "a Replace")
+    return lambda text: str(compiled.sub(lambda _: content, text))
+
+
+def _pattern(part: Mapping[str, Any], where: str) -> str:
+    """Give the pattern of a step as a regular expression."""
+    pattern = part.get("pattern")
+    if isinstance(pattern, Mapping) and isinstance(pattern.get("String"), str):
+        return str(regex.escape(pattern["String"], special_only=True))
+    if isinstance(pattern, Mapping) and isinstance(pattern.get("Regex"), str):
+        source = pattern["Regex"]
+        if _FOREIGN.search(source):
+            raise TokenizerError(f"{where}: the pattern {source!r} has escapes of Oniguruma alone")
+        _compile(source, where)
+        return str(source)
+    raise TokenizerError(f"{where}: {part['type']} has no pattern that is a String or a Regex")
+
+
+def _compile(source: str, where: str) -> Any:  # noqa: ANN401  # `regex` has no stubs
+    try:
+        return regex.compile(source, regex.VERSION1 | regex.MULTILINE)
+    except regex.error as error:
+        raise TokenizerError(f"{where}: the pattern {source!r} is not valid: {error}") from error
+
+
+def _split(source: str, behavior: str, invert: bool, where: str) -> Stage:
+    compiled = _compile(source, where)
+    if behavior == "Isolated" and not compiled.groups:
+        # With a group around the pattern, split() returns gaps and matches in turn.
+        cut = _compile(f"({source})", where).split
+        return lambda text, _: [part for part in cut(text) if part]
+    join = _JOINS.get(behavior)
+    if join is None:
+        raise TokenizerError(f"{where}: the Split behavior {behavior!r} is not implemented")
+
+    def split(text: str, _: bool) -> list[str]:
+        pieces: list[tuple[str, bool]] = []
+        end = 0
+        for found in compiled.finditer(text):
+            pieces += [(text[end : found.start()], invert), (found[0], not invert)]
+            end = found.end()
+        pieces.append((text[end:], invert))
+        return join((part, matched) for part, matched in pieces if part)
+
+    return split
+
+
+def _isolated(pieces: Iterable[tuple[str, bool]]) -> list[str]:
+    return [part for part, _ in pieces]
+
+
+def _removed(pieces: Iterable[tuple[str, bool]]) -> list[str]:
+    return [part for part, matched in pieces if not matched]
+
+
+def _contiguous(pieces: Iterable[tuple[str, bool]]) -> list[str]:
+    words: list[str] = []
+    before: bool | None = None
+    for part, matched in pieces:
+        if matched == before:
+            words[-1] += part
+        else:
+            words.append(part)
+        before = matched
+    return words
+
+
+def _merged_with_previous(pieces: Iterable[tuple[str, bool]]) -> list[str]:
+    words: list[str] = []
+    before = False
+    for part, matched in pieces:
+        if matched and not before and words:
+            words[-1] += part
+        else:
+            words.append(part)
+        before = matched
+    return words
+
+
+def _merged_with_next(pieces: Iterable[tuple[str, bool]]) -> list[str]:
+    words: list[str] = []
+    after = False
+    for part, matched in reversed(list(pieces)):
+        if matched and not after and words:
+            words[-1] = part + words[-1]
+        else:
+            words.append(part)
+        after = matched
+    return words[::-1]
+
+
+_JOINS: Final = {
+    "Isolated": _isolated,
+    "Removed": _removed,
+    "Contiguous": _contiguous,
+    "MergedWithPrevious": _merged_with_previous,
+    "MergedWithNext": _merged_with_next,
+}
+
+
+def _add_byte_level(result: PreTokenizer, part: Mapping[str, Any], last: bool) -> None:
+    if part.get("add_prefix_space", True):
+        result.stages.append(lambda text, _: [text if text.startswith(" ") else " " + text])
+    if part.get("use_regex", True):
+        cut = regex.compile(f"({_GPT2})").split
+        result.stages.append(lambda text, _: cut(text))
+    result.byte_level = True
+    result.spell_last = last
+    if not last:
+        result.stages.append(lambda text, _: [to_visible(as_bytes(text))])
+
+
+def _add_metaspace(result: PreTokenizer, part: Mapping[str, Any], where: str) -> None:
+    replacement = str(part.get("replacement", SPACE))
+    named = part.get("prepend_scheme")
+    if named is None:
+        named = "always" if part.get("add_prefix_space", True) else "never"
+    scheme = _SCHEMES.get(named)
+    if replacement != SPACE or scheme is None:
+        raise TokenizerError(
+            f"{where}: a Metaspace with replacement {replacement!r} and prepend_scheme {named!r} "
+            "is not implemented"
+        )
+    result.prefix = scheme
+
+    def replace(text: str, first: bool) -> list[str]:
+        text = text.replace(" ", SPACE)
+        add = scheme == "always" or (scheme == "first" and first)
+        return [SPACE + text if add and not text.startswith(SPACE) else text]
+
+    result.stages.append(replace)
+    if part.get("split", True):
+        result.stages.append(_split(SPACE, "MergedWithNext", False, where))
