@@ -1,11 +1,13 @@
 /* Products of quantized weights with quantized inputs, AVX-512 VNNI: many rows at a time.
  *
- * One token: sixteen rows in place. Each vector holds a unit of rows r and r + 8; `vpdpbusd`
- * multiplies it with the codes of the input, and a tree of adds brings the sixteen integer sums of
- * a unit together in sixteen lanes, one for each row, before any float arithmetic.
+ * A unit (32 columns) of sixteen rows is unpacked into eight vectors: a lane is a row and holds four
+ * consecutive codes, so `vpdpbusd` with four codes of an input, broadcast to all lanes, adds to
+ * sixteen integer sums, one a row.
  *
- * More tokens: a panel of 32 rows x 768 columns is unpacked once, four codes of each of sixteen
- * rows in a vector, and multiplied with all columns of all tokens in tiles of 32 rows x 6 columns.
+ * One token: the eight vectors are multiplied as they are unpacked, rows in place.
+ *
+ * More tokens: a panel of 32 rows x 768 columns is unpacked once and multiplied with all columns of
+ * all tokens in tiles of 32 rows x 6 columns.
  *
  * In both, an output is one lane, units are added in order and the float operations are those of
  * product_int8.h: the same bits, however many rows and tokens are computed together.
@@ -21,41 +23,15 @@ enum {
     TILE_COLUMNS = 6
 };
 
+RML_INLINE __m512i row_offsets(ptrdiff_t row_bytes) {
+    const __m512i rows = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_mullo_epi32(rows, _mm512_set1_epi32((int)row_bytes));
+}
+
 /* ---- codes of one unit of rows a (lower half) and b (upper half) ---- */
 
 RML_INLINE __m512i two_halves(__m256i a, __m256i b) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
-}
-
-RML_INLINE __m512i nibbles2(const uint8_t *a, const uint8_t *b) {
-    const __m256i va = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)a));
-    const __m256i vb = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)b));
-    __m512i v = two_halves(va, vb);
-    v = _mm512_mask_srli_epi64(v, 0xcc, v, 4); /* the high nibbles, in the odd 128-bit lanes */
-    return _mm512_and_si512(v, _mm512_set1_epi8(15));
-}
-
-RML_INLINE __m512i fifth2(__m512i v, const uint8_t *a, const uint8_t *b) {
-    const __mmask64 bits = (uint64_t)load_u32(a) | (uint64_t)load_u32(b) << 32;
-    return _mm512_mask_add_epi8(v, bits, v, _mm512_set1_epi8(16));
-}
-
-RML_INLINE __m512i codes2_Q4_0(const uint8_t *a, const uint8_t *b, ptrdiff_t u) {
-    return nibbles2(a + u * BYTES_Q4_0 + 2, b + u * BYTES_Q4_0 + 2);
-}
-
-RML_INLINE __m512i codes2_Q4_1(const uint8_t *a, const uint8_t *b, ptrdiff_t u) {
-    return nibbles2(a + u * BYTES_Q4_1 + 4, b + u * BYTES_Q4_1 + 4);
-}
-
-RML_INLINE __m512i codes2_Q5_0(const uint8_t *a, const uint8_t *b, ptrdiff_t u) {
-    a += u * BYTES_Q5_0, b += u * BYTES_Q5_0;
-    return fifth2(nibbles2(a + 6, b + 6), a + 2, b + 2);
-}
-
-RML_INLINE __m512i codes2_Q5_1(const uint8_t *a, const uint8_t *b, ptrdiff_t u) {
-    a += u * BYTES_Q5_1, b += u * BYTES_Q5_1;
-    return fifth2(nibbles2(a + 8, b + 8), a + 4, b + 4);
 }
 
 RML_INLINE __m512i codes2_Q8_0(const uint8_t *a, const uint8_t *b, ptrdiff_t u) {
@@ -174,37 +150,116 @@ RML_INLINE void scales_Q6_K(const uint8_t *rows, ptrdiff_t row_bytes, __m512i of
     }
 }
 
-RML_INLINE __m512i row_offsets(ptrdiff_t row_bytes) {
-    const __m512i rows = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    return _mm512_mullo_epi32(rows, _mm512_set1_epi32((int)row_bytes));
+/* ---- one unit of sixteen rows: v[j] holds codes 4j .. 4j+3 of each row ---- */
+
+/* From vectors of rows r and r + 8: transpose 8 x 8 dwords in both halves at once. */
+RML_INLINE void transpose_unit(const __m512i *r, __m512i *v) {
+    const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+    const __m512i high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+    __m512i p[8];
+    for (int h = 0; h < 8; h += 4) {
+        const __m512i a = _mm512_unpacklo_epi32(r[h], r[h + 1]), b = _mm512_unpackhi_epi32(r[h], r[h + 1]);
+        const __m512i c = _mm512_unpacklo_epi32(r[h + 2], r[h + 3]), d = _mm512_unpackhi_epi32(r[h + 2], r[h + 3]);
+        p[h] = _mm512_unpacklo_epi64(a, c);
+        p[h + 1] = _mm512_unpackhi_epi64(a, c);
+        p[h + 2] = _mm512_unpacklo_epi64(b, d);
+        p[h + 3] = _mm512_unpackhi_epi64(b, d);
+    }
+    for (int k = 0; k < 4; ++k) {
+        v[k] = _mm512_permutex2var_epi64(p[k], low, p[k + 4]);
+        v[k + 4] = _mm512_permutex2var_epi64(p[k], high, p[k + 4]);
+    }
 }
+
+#define UNIT16_BY_ROWS(NAME)                                                                             \
+    RML_INLINE void unit16_##NAME(const uint8_t *rows, ptrdiff_t row_bytes, ptrdiff_t u, __m512i *v) {   \
+        __m512i r[8];                                                                                    \
+        for (int i = 0; i < 8; ++i)                                                                      \
+            r[i] = codes2_##NAME(rows + i * row_bytes, rows + (i + 8) * row_bytes, u);                   \
+        transpose_unit(r, v);                                                                            \
+    }
+
+/* Sixteen bytes of each row, transposed: v[k] holds bytes 4k .. 4k+3 of each row. */
+RML_INLINE void transpose16x16(const uint8_t *rows, ptrdiff_t row_bytes, __m512i *v) {
+    __m512i r[4];
+    for (int i = 0; i < 4; ++i) { /* rows i, i + 4, i + 8, i + 12 */
+        const uint8_t *p = rows + i * row_bytes;
+        r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const void *)(p + 4 * row_bytes)), 1);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const void *)(p + 8 * row_bytes)), 2);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const void *)(p + 12 * row_bytes)), 3);
+    }
+    const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]);
+    const __m512i c = _mm512_unpacklo_epi32(r[2], r[3]), d = _mm512_unpackhi_epi32(r[2], r[3]);
+    v[0] = _mm512_unpacklo_epi64(a, c);
+    v[1] = _mm512_unpackhi_epi64(a, c);
+    v[2] = _mm512_unpacklo_epi64(b, d);
+    v[3] = _mm512_unpackhi_epi64(b, d);
+}
+
+/* Nibbles of sixteen bytes of each row: the low ones are the first half of the unit. */
+RML_INLINE void nibbles16(const uint8_t *rows, ptrdiff_t row_bytes, __m512i *v) {
+    const __m512i four = _mm512_set1_epi8(15);
+    __m512i packed[4];
+    transpose16x16(rows, row_bytes, packed);
+    for (int k = 0; k < 4; ++k) {
+        v[k] = _mm512_and_si512(packed[k], four);
+        v[k + 4] = _mm512_and_si512(_mm512_srli_epi16(packed[k], 4), four);
+    }
+}
+
+/* Fifth bits, four bytes of each row: bit i becomes bit 4 of code i. */
+RML_INLINE void fifth16(const uint8_t *rows, __m512i offsets, __m512i *v) {
+    const __m512i bits = _mm512_i32gather_epi32(offsets, (const void *)rows, 1), sixteen = _mm512_set1_epi8(16);
+    for (int j = 0; j < 8; ++j) {
+        /* Byte j / 2 of a row four times, and in each a bit of the lower or upper half. */
+        const __m512i spread = _mm512_shuffle_epi8(bits, _mm512_broadcast_i32x4(_mm_add_epi8(
+            _mm_set1_epi8((char)(j / 2)), _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12))));
+        const __mmask64 set = _mm512_test_epi8_mask(spread, _mm512_set1_epi32(j % 2 ? (int)0x80402010 : 0x08040201));
+        v[j] = _mm512_mask_add_epi8(v[j], set, v[j], sixteen);
+    }
+}
+
+RML_INLINE void unit16_Q4_0(const uint8_t *rows, ptrdiff_t row_bytes, ptrdiff_t u, __m512i *v) {
+    nibbles16(rows + u * BYTES_Q4_0 + 2, row_bytes, v);
+}
+
+RML_INLINE void unit16_Q4_1(const uint8_t *rows, ptrdiff_t row_bytes, ptrdiff_t u, __m512i *v) {
+    nibbles16(rows + u * BYTES_Q4_1 + 4, row_bytes, v);
+}
+
+RML_INLINE void unit16_Q5_0(const uint8_t *rows, ptrdiff_t row_bytes, ptrdiff_t u, __m512i *v) {
+    nibbles16(rows + u * BYTES_Q5_0 + 6, row_bytes, v);
+    fifth16(rows + u * BYTES_Q5_0 + 2, row_offsets(row_bytes), v);
+}
+
+RML_INLINE void unit16_Q5_1(const uint8_t *rows, ptrdiff_t row_bytes, ptrdiff_t u, __m512i *v) {
+    nibbles16(rows + u * BYTES_Q5_1 + 8, row_bytes, v);
+    fifth16(rows + u * BYTES_Q5_1 + 4, row_offsets(row_bytes), v);
+}
+
+UNIT16_BY_ROWS(Q8_0)
+UNIT16_BY_ROWS(Q4_K)
+UNIT16_BY_ROWS(Q6_K)
 
 /* ---- one token ---- */
 
-/* v[r] holds eight partial sums of row r and eight of row r + 8, the first four of each from the
- * first half of a unit. Sums of the halves of all sixteen rows, in order. */
-RML_INLINE void sum_rows(const __m512i *v, __m512i *first, __m512i *second) {
-    __m512i q[2];
-    for (int h = 0; h < 2; ++h) {
-        const __m512i *w = v + 4 * h;
-        const __m512i a = _mm512_add_epi32(_mm512_unpacklo_epi32(w[0], w[1]), _mm512_unpackhi_epi32(w[0], w[1]));
-        const __m512i b = _mm512_add_epi32(_mm512_unpacklo_epi32(w[2], w[3]), _mm512_unpackhi_epi32(w[2], w[3]));
-        q[h] = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-    }
-    /* 128-bit lanes of q[h]: rows 4h..4h+3 in lanes 0 and 1, rows 8+4h.. in lanes 2 and 3. */
-    *first = _mm512_permutex2var_epi64(q[0], _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), q[1]);
-    *second = _mm512_permutex2var_epi64(q[0], _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), q[1]);
-}
-
-typedef __m512i codes2_fn(const uint8_t *, const uint8_t *, ptrdiff_t);
+typedef void unit16_fn(const uint8_t *, ptrdiff_t, ptrdiff_t, __m512i *);
 typedef void scales_fn(const uint8_t *, ptrdiff_t, __m512i, ptrdiff_t, float *, float *);
 
 /* What the loops below need to know of a format; constants, once inlined. */
 typedef struct {
-    codes2_fn *codes2;
+    unit16_fn *unit16;
     scales_fn *scales;
     int units, bytes, bias, has_min, n_scales;
 } rml_format;
+
+/* Four codes of an input, in every lane. */
+RML_INLINE __m512i four_codes(const int8_t *x) {
+    int32_t four;
+    memcpy(&four, x, sizeof four);
+    return _mm512_set1_epi32(four);
+}
 
 RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t row_bytes, const rml_inputs *in, ptrdiff_t t, int columns,
                          const rml_format f) {
@@ -223,34 +278,28 @@ RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t row_bytes, const rml_inputs
             const ptrdiff_t u = block * f.units + i;
             for (int line = 0; line < f.bytes * 16 / f.units; line += 64)
                 _mm_prefetch((const char *)next + u * (f.bytes * 16 / f.units) + line, _MM_HINT_T0);
-            __m512i dots[2][8], x[2];
-            for (int c = 0; c < columns; ++c)
-                x[c] = _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)(codes + c * in->k + u * RML_UNIT)));
-#pragma GCC unroll 8
-            for (int r = 0; r < 8; ++r) {
-                const __m512i code = f.codes2(w + r * row_bytes, w + (r + 8) * row_bytes, u);
-                for (int c = 0; c < columns; ++c)
-                    dots[c][r] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), code, x[c]);
-            }
+            __m512i code[8];
+            f.unit16(w, row_bytes, u, code);
             for (int c = 0; c < columns; ++c) {
+                const int8_t *x = codes + c * in->k + u * RML_UNIT;
                 const int32_t *s = sums + 2 * (c * units + u);
                 const __m512 scale = _mm512_set1_ps(scales[c * units + u]);
                 __m512i half[2];
-                sum_rows(dots[c], &half[0], &half[1]);
+                for (int h = 0; h < 2; ++h) {
+                    half[h] = f.bias ? _mm512_set1_epi32(-f.bias * s[h]) : _mm512_setzero_si512();
+                    for (int j = 4 * h; j < 4 * h + 4; ++j)
+                        half[h] = _mm512_dpbusd_epi32(half[h], code[j], four_codes(x + 4 * j));
+                }
                 if (f.n_scales == 1) {
-                    __m512i dot = _mm512_add_epi32(half[0], half[1]);
-                    if (f.bias) dot = _mm512_sub_epi32(dot, _mm512_set1_epi32(f.bias * (s[0] + s[1])));
-                    const __m512 both = _mm512_mul_ps(_mm512_load_ps(d + i * 16), scale);
-                    acc[c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), both, acc[c]);
+                    const __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(half[0], half[1]));
+                    acc[c] = _mm512_fmadd_ps(dot, _mm512_mul_ps(_mm512_load_ps(d + i * 16), scale), acc[c]);
                     if (f.has_min && c == 0)
                         acc[0] = _mm512_fmadd_ps(_mm512_load_ps(m + i * 16), _mm512_set1_ps(totals[u]), acc[0]);
                     continue;
                 }
                 for (int h = 0; h < 2; ++h) {
-                    __m512i dot = half[h];
-                    if (f.bias) dot = _mm512_sub_epi32(dot, _mm512_set1_epi32(f.bias * s[h]));
                     const __m512 both = _mm512_mul_ps(_mm512_load_ps(d + (2 * i + h) * 16), scale);
-                    acc[c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), both, acc[c]);
+                    acc[c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(half[h]), both, acc[c]);
                     if (f.has_min && c == 0) {
                         const float total = rml_half_total(scales, sums, units, columns, u, h);
                         acc[0] = _mm512_fmadd_ps(_mm512_load_ps(m + (2 * i + h) * 16), _mm512_set1_ps(total), acc[0]);
@@ -268,28 +317,10 @@ RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t row_bytes, const rml_inputs
 RML_INLINE void pack16(const uint8_t *w, ptrdiff_t row_bytes, ptrdiff_t u0, ptrdiff_t n, uint8_t *panel,
                        float *scales, float *minima, const rml_format f) {
     const __m512i offsets = row_offsets(row_bytes);
-    const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
-    const __m512i high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
     for (ptrdiff_t u = 0; u < n; ++u) {
         if (u % f.units == 0)
             f.scales(w, row_bytes, offsets, (u0 + u) / f.units, scales + u * f.n_scales * 16, minima + u * f.n_scales * 16);
-        __m512i v[8], p[8];
-        for (int r = 0; r < 8; ++r)
-            v[r] = f.codes2(w + r * row_bytes, w + (r + 8) * row_bytes, u0 + u);
-        /* Transpose 8 x 8 dwords in both halves at once. */
-        for (int h = 0; h < 2; ++h) {
-            const __m512i a = _mm512_unpacklo_epi32(v[4 * h], v[4 * h + 1]), b = _mm512_unpackhi_epi32(v[4 * h], v[4 * h + 1]);
-            const __m512i c = _mm512_unpacklo_epi32(v[4 * h + 2], v[4 * h + 3]), d = _mm512_unpackhi_epi32(v[4 * h + 2], v[4 * h + 3]);
-            p[4 * h] = _mm512_unpacklo_epi64(a, c);
-            p[4 * h + 1] = _mm512_unpackhi_epi64(a, c);
-            p[4 * h + 2] = _mm512_unpacklo_epi64(b, d);
-            p[4 * h + 3] = _mm512_unpackhi_epi64(b, d);
-        }
-        __m512i *out = (__m512i *)(panel + u * 512);
-        for (int k = 0; k < 4; ++k) {
-            out[k] = _mm512_permutex2var_epi64(p[k], low, p[k + 4]);
-            out[k + 4] = _mm512_permutex2var_epi64(p[k], high, p[k + 4]);
-        }
+        f.unit16(w, row_bytes, u0 + u, (__m512i *)(panel + u * 512));
     }
 }
 
@@ -336,9 +367,7 @@ RML_INLINE void tile(const rml_panel *panel, ptrdiff_t u0, ptrdiff_t n, const rm
                 const __m512i w1 = _mm512_load_si512(panel->codes[1] + u * 512 + j * 64);
 #pragma GCC unroll 6
                 for (int t = 0; t < columns; ++t) {
-                    int32_t four;
-                    memcpy(&four, codes + t * in->k + u * RML_UNIT + j * 4, sizeof four);
-                    const __m512i x = _mm512_set1_epi32(four);
+                    const __m512i x = four_codes(codes + t * in->k + u * RML_UNIT + j * 4);
                     a0[t] = _mm512_dpbusd_epi32(a0[t], w0, x);
                     a1[t] = _mm512_dpbusd_epi32(a1[t], w1, x);
                 }
@@ -427,7 +456,7 @@ RML_INLINE void int8_rows32(const rml_matrix *w, ptrdiff_t row, int n, const rml
     static __attribute__((noinline)) void int8_rows32_##NAME(const rml_matrix *w, ptrdiff_t row, int n,        \
                                                              const rml_inputs *in, ptrdiff_t t0, ptrdiff_t t1, \
                                                              float *strip, char *scratch) {                    \
-        const rml_format f = {codes2_##NAME, scales_##NAME, LENGTH / 32, BYTES, BIAS, HAS_MIN, SCALES};        \
+        const rml_format f = {unit16_##NAME, scales_##NAME, LENGTH / 32, BYTES, BIAS, HAS_MIN, SCALES};        \
         int8_rows32(w, row, n, in, t0, t1, strip, scratch, f);                                                 \
     }
 RML_QUANTIZED_FORMATS(X)
