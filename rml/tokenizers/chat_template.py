@@ -15,6 +15,7 @@ from typing import Any, Final
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
 from rml.errors import ArgumentError, TemplateError
+from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 from rml.tokenizers.marked_text import MarkedText, NullText
 from rml.tokenizers.template_sandbox import RefusalError, Sandbox
 
@@ -76,6 +77,26 @@ class ChatTemplate:
             ) from error
         except (RecursionError, MemoryError, SyntaxError, ValueError) as error:
             raise TemplateError(f"the chat template does not compile: {error}") from error
+
+    @classmethod
+    def builtin(cls, name: str) -> "ChatTemplate":
+        """Make a template that rml knows by name.
+
+        Parameters
+        ----------
+        name : str
+            "chatml", "llama2", "llama3", "gemma", "mistral", "zephyr", "phi3" and others; a name
+            that is not known raises with all of them.
+
+        Raises
+        ------
+        TemplateError
+            The name is not known.
+        """
+        if name not in BUILTIN_TEMPLATES:
+            known = ", ".join(sorted(BUILTIN_TEMPLATES))
+            raise TemplateError(f"no built-in chat template {name!r}; there are {known}")
+        return cls(BUILTIN_TEMPLATES[name])
 
     def render(
         self,

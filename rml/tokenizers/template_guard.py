@@ -184,6 +184,8 @@ class Guard(threading.local):
         if name == "indent":
             width = next((size for size in rest if type(size) is int), 4)
             self.spend((str(value).count("\n") + 1) * width)
+        elif name == "tojson":
+            self._check_json(value, rest)
         elif name == "replace" and len(rest) > 1:
             self._check_replace(str(value), str(rest[0]), str(rest[1]))
         elif name == "format":
@@ -204,6 +206,15 @@ class Guard(threading.local):
         for value in values:
             if isinstance(value, int) and abs(value) > _WIDTH:
                 raise SecurityError(f"it asks for a width of more than {_WIDTH}")
+
+    def _check_json(self, value: Any, rest: Iterable[Any]) -> None:
+        """Count indentation and separators at every value, once a level."""
+        between = 4
+        for option in rest:
+            self._check_widths([option])
+            between += option if type(option) is int else _text_size(option)
+        found = _weight(value)
+        self.spend(found.size + found.nodes * found.depth * between)
 
     def _check_replace(self, text: Any, old: Any, new: Any) -> None:
         if all(isinstance(part, str | bytes) for part in (text, old, new)):

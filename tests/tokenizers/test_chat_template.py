@@ -49,12 +49,16 @@ def test_chatml():
          "a-31:y"),
         ("{{ 'abc'[::-1] }}{{ 'a' ~ 1 ~ none }}", "cbaa1None"),
         ("{% macro m(x) %}[{{ x }}]{% endmacro %}{{ m('a') + m(1) }}", "[a][1]"),
-        ("{% set n = namespace(t='') %}{% for i in 'ab' %}{% set n.t = n.t ~ i %}{{ n.t }}{%endfor%}",
-         "aab"),
     ],
 )  # fmt: skip
 def test_language(source, expected):
     assert render(source) == expected
+
+
+def test_namespace_carries_text_out_of_a_loop():
+    loop = "{% for i in 'ab' %}{% set ns.t = ns.t + i %}{% endfor %}"
+
+    assert render("{% set ns = namespace(t='') %}" + loop + "{{ ns.t }}") == "ab"
 
 
 def test_date_is_the_callers():

@@ -322,7 +322,7 @@ def test_flags_of_tokenizer_config_count_more():
         ({}, {}, {}),
         ({"chat_template": "x"}, {}, {"default": "x"}),
         (
-            {"chat_template": [{"name": n, "template": t} for n, t in (("default", "x"), ("a", "y"))]},
+            {"chat_template": [{"name": n, "template": t} for n, t in (("default", "x"), ("a", "y"))]},  # noqa: E501
             {}, {"default": "x", "a": "y"},
         ),
         ({"chat_template": "x"}, {"default": "z", "a": "t"}, {"default": "z", "a": "t"}),
