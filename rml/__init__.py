@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rml.errors import (
     ArgumentError,
+    Cancelled,
     CheckpointError,
     ClosedError,
     ContextOverflow,
@@ -44,6 +45,7 @@ __version__ = "0.1.0"
 __all__ = [
     "UNSET",
     "ArgumentError",
+    "Cancelled",
     "ChatTemplate",
     "Checkpoint",
     "CheckpointError",

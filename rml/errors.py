@@ -11,6 +11,7 @@ One base class, so that a program can catch "something rml said" in one place:
     ├── ContextOverflow                     more tokens than the context holds
     ├── NumericError                        a result that is not a finite number
     ├── GrammarError                        a constraint that cannot be compiled
+    ├── Cancelled                           a step was given up because cancel() was called
     ├── ClosedError                         use of a model or session after close()
     └── DownloadError                       a model could not be fetched or verified
 
@@ -20,6 +21,7 @@ known, what to do next.
 
 __all__ = [
     "ArgumentError",
+    "Cancelled",
     "CheckpointError",
     "ClosedError",
     "ContextOverflow",
@@ -87,6 +89,10 @@ class NumericError(RmlError):
 
 class GrammarError(RmlError):
     """A grammar or schema cannot be compiled."""
+
+
+class Cancelled(RmlError):
+    """A step was given up because somebody asked for it; nothing has changed."""
 
 
 class ClosedError(RmlError):

@@ -568,6 +568,77 @@ def test_a_forked_child_gives_the_same_answers():
     assert (done.returncode, done.stdout, done.stderr) == (0, b"parent\n", b"")
 
 
+def test_a_fork_while_another_thread_generates_does_not_hang():
+    """The lock of the engine and half a step would otherwise be inherited for ever."""
+    code = (
+        "import os, threading, rml\n"
+        f"model = rml.load({str(LLAMA)!r})\n"
+        "expected = model.generate('Hello', max_tokens=8, seed=1).token_ids\n"
+        "stop = threading.Event()\n"
+        "def work():\n"
+        "    while not stop.is_set():\n"
+        "        model.generate('Hello', max_tokens=50, ignore_eos=True)\n"
+        "thread = threading.Thread(target=work)\n"
+        "thread.start()\n"
+        "for _ in range(20):\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        same = model.generate('Hello', max_tokens=8, seed=1).token_ids == expected\n"
+        "        model.close()\n"
+        "        os._exit(0 if same else 1)\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "stop.set()\n"
+        "thread.join()\n"
+        "print('parent')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code],
+        capture_output=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"parent\n", b"")
+
+
+def test_an_interrupt_at_any_line_leaves_session_and_model_usable(model):
+    """KeyboardInterrupt is raised at every 23rd line that a generation runs, one at a time."""
+    stride = 23 if rml.info()["backend"] == "cython" else 211
+    prompt, options = list(range(5, 25)), {"max_tokens": 4, "seed": 1, "ignore_eos": True}
+    expected = model.generate(prompt, **options).token_ids
+    rooms = str(ROOT / "rml" / "generation"), str(ROOT / "rml" / "llm")
+    remaining = 0
+
+    def trace(frame, event, _arg):
+        nonlocal remaining
+        if not frame.f_code.co_filename.startswith(rooms):
+            return None
+        if event == "line":
+            remaining -= 1
+            if remaining == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    interrupted = 0
+    with model.session() as session:
+        for at in range(1, 100_000, stride):
+            remaining = at
+            sys.settrace(trace)
+            try:
+                model.generate(prompt[: 5 + at % 7], session=session, **options)
+            except KeyboardInterrupt:
+                interrupted += 1
+            finally:
+                sys.settrace(None)
+            if remaining > 0:  # the call has fewer lines
+                break
+            again = model.generate(prompt, session=session, **options)
+            assert again.token_ids == expected
+    assert interrupted > 1000 // stride
+    assert model.generate(prompt, **options).token_ids == expected
+
+
 def test_many_generations_leave_nothing_behind(model):
     """Live objects after 30 generations are as many as after 10."""
 

@@ -1,5 +1,8 @@
 """A real model through the face of rml: SmolLM2-135M-Instruct, a Q4_1 GGUF file."""
 
+import threading
+import time
+
 import pytest
 
 import rml
@@ -66,3 +69,48 @@ def test_choosing_a_token_is_a_small_part_of_a_step(model):
 
     # 49152 logits through the default chain; a step of this model takes 5 ms or more.
     assert timings.sampling_ms < 0.15 * timings.predicted_ms
+
+
+@pytest.mark.skipif(REFERENCE_MODE, reason="takes minutes without compiled kernels")
+def test_a_long_prompt_is_given_up_in_the_middle_of_a_part(model):
+    """And the session answers as before: a part of 512 tokens takes a second."""
+    expected = model.generate([504, 3575, 282], max_tokens=3, temperature=0).token_ids
+    with model.session() as session:
+        stream = model.stream(list(range(1000, 1500)), session=session, max_tokens=1)
+        timer = threading.Timer(0.1, stream.cancel)
+        timer.start()
+        start = time.perf_counter()
+        reply = stream.result()
+        seconds = time.perf_counter() - start
+        timer.join()
+
+        assert (reply.finish_reason, reply.token_ids) == ("cancelled", [])
+        assert session.position == 0
+        whole = time.perf_counter()
+        session.forward(list(range(1000, 1500)))
+        whole = time.perf_counter() - whole
+        assert seconds < max(0.3, 0.7 * whole)
+        session.truncate(0)
+        again = model.generate([504, 3575, 282], session=session, max_tokens=3, temperature=0)
+        assert again.token_ids == expected
+
+
+@pytest.mark.skipif(REFERENCE_MODE, reason="takes minutes without compiled kernels")
+def test_a_model_may_be_closed_during_a_step_of_another_thread(smollm2_path):
+    for delay in (0.02, 0.1, 0.2):
+        model = rml.load(smollm2_path, n_ctx=1024)
+        ended = []
+
+        def work(model=model, ended=ended):
+            try:
+                model.generate(list(range(1000, 1500)), max_tokens=500, ignore_eos=True)
+            except rml.ClosedError as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        time.sleep(delay)
+        model.close()
+        thread.join(10)
+
+        assert len(ended) == 1

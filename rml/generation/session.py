@@ -1,17 +1,19 @@
 """One sequence: a KV cache, and the tokens that are in it."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from rml.errors import ArgumentError, ClosedError
+from rml.errors import ArgumentError, Cancelled, ClosedError
 from rml.generation.candidates import Floats
 from rml.llm.decoder import DecoderLM
 from rml.llm.kv_cache import KVCache
+from rml.llm.plan import Aborted
 
 __all__ = ["Session"]
 
@@ -19,8 +21,8 @@ __all__ = ["Session"]
 class Session:
     """Evaluates tokens one after the other; made by `Model.session`.
 
-    A session belongs to one thread at a time. Sessions of one model may be used by several threads:
-    their steps take turns.
+    A session belongs to one thread at a time; only `cancel` and `close` may be called from others.
+    Sessions of one model may be used by several threads: their steps take turns.
 
     Parameters
     ----------
@@ -51,6 +53,8 @@ class Session:
         self._cache: KVCache | None = decoder.new_cache(n_ctx, kv_type)
         self._decoder: DecoderLM | None = decoder
         self._tokens: list[int] = []
+        self._in_use = False
+        self._to_close: list[KVCache] = []
 
     @property
     def position(self) -> int:
@@ -98,17 +102,12 @@ class Session:
             If they do not fit; then, as after any error, the session is as it was.
         ClosedError
             If the session or its model is closed.
+        Cancelled
+            If `cancel` was called.
         """
-        decoder, cache = self._open()
-        if cache.size > self.position:  # an interrupt came between a step and its entry below
-            cache.truncate(self.position)
-        try:
+        with self._use() as (decoder, cache):
             logits = decoder.forward(ids, cache, all_logits, out)
-        except ClosedError:
-            if self.closed:  # by another thread
-                raise ClosedError("the session was closed during a step") from None
-            raise
-        self._tokens.extend(np.asarray(ids).tolist())
+            self._tokens.extend(np.asarray(ids).tolist())
         return logits
 
     def truncate(self, n: int) -> None:
@@ -121,12 +120,14 @@ class Session:
         ClosedError
             If the session is closed.
         """
-        _, cache = self._open()
         length = -1 if isinstance(n, bool) or not hasattr(n, "__index__") else operator.index(n)
-        if not 0 <= length <= self.position:
-            raise ArgumentError(f"truncate({n!r}): an integer from 0 to {self.position} is needed")
-        cache.truncate(length)
-        del self._tokens[length:]
+        with self._use() as (_, cache):
+            if not 0 <= length <= self.position:
+                raise ArgumentError(
+                    f"truncate({n!r}): an integer from 0 to {self.position} is needed"
+                )
+            del self._tokens[length:]
+            cache.truncate(length)
 
     def keep_prefix(self, ids: Sequence[int]) -> int:
         """Forget what is not a beginning of `ids`, so that only the rest need be evaluated.
@@ -143,16 +144,63 @@ class Session:
         self.truncate(kept)
         return kept
 
-    def close(self) -> None:
-        """Give the cache back; closing twice does nothing."""
-        cache, self._cache, self._decoder = self._cache, None, None
+    def cancel(self) -> None:
+        """End the step under way in another thread, or else the next one, with `Cancelled`.
+
+        It ends after the operation under way, and the session is as it was before the step. Calling
+        this several times before a step has ended is the same as calling it once.
+        """
+        cache = self._cache
         if cache is not None:
-            cache.close()
+            cache.abort[0] = 1
+
+    def uncancel(self) -> None:
+        """Take back a `cancel` that has ended no step."""
+        cache = self._cache
+        if cache is not None:
+            cache.abort[0] = 0
+
+    def close(self) -> None:
+        """Give the cache back, ending a step under way in another thread; twice does nothing."""
+        cache, self._cache, self._decoder = self._cache, None, None
+        if cache is None:
+            return
+        cache.abort[0] = 1
+        # Kernels may be reading the page table: then the thread that runs them closes the cache.
+        self._to_close.append(cache)
+        if not self._in_use:
+            self._let_go()
+
+    @contextmanager
+    def _use(self) -> Iterator[tuple[DecoderLM, KVCache]]:
+        """Work with the cache, which `close` then leaves to this thread."""
+        try:
+            # In this order: `close` takes the cache away first and then looks at the flag.
+            self._in_use = True
+            decoder, cache = self._open()
+            if cache.size > self.position:  # an interrupt came between a step and its entry
+                cache.truncate(self.position)
+            yield decoder, cache
+        except Aborted:
+            if self.closed:
+                raise ClosedError("the session was closed during a step") from None
+            self.uncancel()
+            raise Cancelled("the step was given up, since cancel was called") from None
+        finally:
+            self._in_use = False
+            if self.closed:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        # Popping decides which of two threads closes the cache.
+        with suppress(IndexError):
+            self._to_close.pop().close()
 
     def _open(self) -> tuple[DecoderLM, KVCache]:
-        if self._decoder is None or self._cache is None:
+        decoder, cache = self._decoder, self._cache
+        if decoder is None or cache is None:
             raise ClosedError("the session is closed")
-        return self._decoder, self._cache
+        return decoder, cache
 
     def __enter__(self) -> Self:
         self._open()

@@ -25,7 +25,7 @@ from typing import Self
 
 import numpy as np
 
-from rml.errors import ArgumentError, ContextOverflow, RmlError
+from rml.errors import ArgumentError, Cancelled, ContextOverflow, RmlError
 from rml.generation.candidates import Floats, largest
 from rml.generation.request import Request
 from rml.generation.results import Completion, Delta, FinishReason, Timings, TokenLogprob, Usage
@@ -56,7 +56,7 @@ class Stream:
     stop_ids : collection of int
         Ids that end the text, unless `request` ignores them.
     n_batch : int
-        Tokens of the prompt that are evaluated between two looks at `cancel`.
+        Tokens of the prompt that are evaluated at a time.
 
     Attributes
     ----------
@@ -115,7 +115,8 @@ class Stream:
         self._finish_reason: FinishReason | None = None
         self._stop_reason: str | int | None = None
         self._seconds = self._prefill_seconds = self._sampling_seconds = 0.0
-        self._cancelled = False
+        self._cancelled = self._ended = False
+        self._ending = threading.RLock()  # a signal handler may cancel within these few lines
         self._step = threading.RLock()
         self._pieces = self._lifecycle()
 
@@ -161,11 +162,15 @@ class Stream:
             await asyncio.to_thread(self.close)
 
     def cancel(self) -> None:
-        """End the generation after the step or the part of the prompt under way.
+        """End the generation at once, in the middle of a step or of a part of the prompt.
 
-        May be called from any thread. The stream then gives what text it held back, and ends.
+        May be called from any thread and from a signal handler. The stream then gives what text it
+        held back, and ends; the session holds what was evaluated before that step.
         """
-        self._cancelled = True
+        with self._ending:
+            if not self._ended:  # else the session may already be at work for others
+                self._cancelled = True
+                self._session.cancel()
 
     def close(self) -> None:
         """End the generation if it has not ended, and give the cache back."""
@@ -240,7 +245,11 @@ class Stream:
         logits: Floats | None = None
         while done < len(prompt) and not self._cancelled:
             part = prompt[done : done + self._n_batch]
-            logits = self._session.forward(part, out=logits)
+            try:
+                logits = self._session.forward(part, out=logits)
+            except Cancelled:
+                self._cancelled = True
+                break
             done += len(part)
             if progress is not None:
                 progress(done, len(prompt))
@@ -273,7 +282,10 @@ class Stream:
             if len(ids) < self._limit and not self._cancelled:
                 if session.position != len(self.prompt_token_ids) + len(ids) - 1:
                     raise ArgumentError("the session was used for something else meanwhile")
-                session.forward([token], out=logits)
+                try:
+                    session.forward([token], out=logits)
+                except Cancelled:
+                    self._cancelled = True
 
     def _stream(self, tokens: Iterator[int]) -> Iterator[Delta]:
         """Make text of tokens, and look for stop strings in it."""
@@ -303,6 +315,9 @@ class Stream:
         self._finish_reason, self._stop_reason = reason, stop_reason
 
     def _give_back(self) -> None:
+        with self._ending:
+            self._ended = True
+            self._session.uncancel()
         if self._session is not self._request.session:
             self._session.close()
 

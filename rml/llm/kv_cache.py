@@ -96,11 +96,10 @@ class PagePool:
             self._free.append(page)
 
     def duplicate(self, page: int) -> int:
-        """Take a free page, fill it like `page`, and release that."""
+        """Take a free page and fill it like `page`."""
         new = self.take()
         for array in self.arrays():
             array[new] = array[page]
-        self.release(page)
         return new
 
 
@@ -274,8 +273,10 @@ class KVCache:
             raise ContextOverflow(
                 size + n, room, "the caches that share these pages have used up the others"
             )
-        for entry in shared:
-            self.page_table[entry] = pool.duplicate(int(self.page_table[entry]))
+        for entry in shared:  # an interrupt in between may lose a page, but never mix two up
+            old = int(self.page_table[entry])
+            self.page_table[entry] = pool.duplicate(old)
+            pool.release(old)
         for entry in range(self._n_entries, self._n_entries + n_new):
             self.page_table[entry] = pool.take()
         self._n_entries += n_new
@@ -316,12 +317,12 @@ class KVCache:
             raise ArgumentError(
                 f"length is {length}, but the cache holds 0 to {self.size} positions"
             )
-        kept = -(-length // PAGE_SIZE)
-        for entry in range(self._n_entries - 1, kept - 1, -1):
+        kept, used = -(-length // PAGE_SIZE), self._n_entries
+        # Before the pages go: an interrupt in between may lose a page, but never free one twice.
+        self._n_entries, self.position[0] = kept, length
+        for entry in range(used - 1, kept - 1, -1):
             pool.release(int(self.page_table[entry]))
             self.page_table[entry] = -1
-        self._n_entries = kept
-        self.position[0] = length
 
     def fork(self) -> "KVCache":
         """Make a cache with the same contents that shares every page until one of both writes it.

@@ -10,6 +10,7 @@ in between; in reference mode (``RML_PURE=1``) each record calls its definition,
 the place to look at what a model computes.
 """
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -27,7 +28,11 @@ __all__ = ["Aborted", "Operation", "Plan", "Timing"]
 
 # One computation at a time in a process: two teams of threads on the same processors are slower
 # than one after the other. Held for one step or one part of a prompt.
-_engine = threading.Lock()
+_engine = threading.RLock()
+# A fork waits for the step under way in another thread: a child could never end it.
+os.register_at_fork(
+    before=_engine.acquire, after_in_parent=_engine.release, after_in_child=_engine.release
+)
 
 
 class Aborted(Exception):  # noqa: N818  (nothing went wrong: somebody asked for it)

@@ -12,6 +12,7 @@ import pytest
 
 from rml.errors import ArgumentError, ClosedError, ContextOverflow
 from rml.generation.session import Session
+from rml.llm.plan import Aborted
 
 BOS, EOS, TOOL = 256, 257, 258
 N_VOCAB = 300  # rows; ids from 259 on are padding
@@ -20,6 +21,7 @@ N_VOCAB = 300  # rows; ids from 259 on are padding
 class FakeCache:
     def __init__(self, n_ctx):
         self.n_ctx, self.tokens, self.closed = n_ctx, [], False
+        self.abort = np.zeros(1, np.int32)
 
     @property
     def size(self):
@@ -57,11 +59,17 @@ class FakeDecoder:
             raise ClosedError("closed")
         if len(cache.tokens) + len(ids) > cache.n_ctx:
             raise ContextOverflow(len(cache.tokens) + len(ids), cache.n_ctx)
+        if cache.abort[0]:
+            raise Aborted
         self.calls.append(ids.tolist())
+        before = len(cache.tokens)
         rows = []
         for token in ids.tolist():
             cache.tokens.append(token)
             rows.append(self._logits(cache.tokens))
+            if cache.abort[0]:
+                cache.truncate(before)
+                raise Aborted
         result = np.array(rows if all_logits else rows[-1], np.float32)
         if out is None:
             return result

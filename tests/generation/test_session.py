@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rml.errors import ArgumentError, ClosedError, ContextOverflow
+from rml.errors import ArgumentError, Cancelled, ClosedError, ContextOverflow
 
 
 def sum_so_far(tokens):
@@ -113,3 +113,62 @@ def test_a_closed_session_says_so(make_session):
     ):
         with pytest.raises(ClosedError):
             use()
+
+
+# ---- cancel ----
+
+
+def test_cancel_ends_the_step_under_way_and_only_that(make_session):
+    def script(tokens):
+        if tokens[-1] == 99:
+            session.cancel()
+            session.cancel()
+        return sum(tokens) % 300
+
+    session, decoder = make_session(script)
+    session.forward([1, 2])
+
+    with pytest.raises(Cancelled):
+        session.forward([3, 99, 4])
+
+    assert decoder.caches[0].tokens == session.tokens == [1, 2]
+    assert session.forward([5]).argmax() == 8
+
+
+def test_cancel_between_steps_ends_the_next_one(make_session):
+    session, decoder = make_session(sum_so_far)
+    session.forward([1])
+    session.cancel()
+
+    with pytest.raises(Cancelled):
+        session.forward([2])
+
+    assert decoder.calls == [[1]]
+    assert session.forward([2]).argmax() == 3
+
+
+def test_a_cancel_can_be_taken_back(make_session):
+    session, _ = make_session(sum_so_far)
+    session.cancel()
+    session.uncancel()
+
+    assert session.forward([2]).argmax() == 2
+
+
+def test_close_during_a_step_leaves_the_cache_to_it(make_session):
+    """Kernels would otherwise read a page table whose pages are gone."""
+
+    def script(tokens):
+        session.close()
+        assert session.closed
+        assert not decoder.caches[0].closed
+        return 0
+
+    session, decoder = make_session(script)
+
+    with pytest.raises(ClosedError, match="closed during a step"):
+        session.forward([1, 2])
+
+    assert decoder.caches[0].closed
+    session.cancel()  # of a closed session does nothing
+    session.uncancel()

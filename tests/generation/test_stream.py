@@ -273,20 +273,64 @@ def test_a_session_that_was_moved_meanwhile_is_noticed(start, says):
 # ---- leaving early ----
 
 
-def test_cancel_between_tokens_ends_with_what_was_held_back(start, says):
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("by", ["stream", "session"])
+def test_cancel_during_a_step_ends_with_what_was_held_back(start, says, keep, by):
     answer = says("one two", 3)
 
     def script(tokens):
         if bytes(tokens[3:]) == b"one":  # the "e" of "one" waits for a possible "e x"
-            stream.cancel()
+            (stream if by == "stream" else session).cancel()
         return answer(tokens)
 
-    stream, decoder, session = start(script, stop="e x")
+    stream, decoder, session = start(script, stop="e x", keep=keep)
 
     assert [piece.text for piece in stream] == ["o", "n", "e"]
     assert stream.result().finish_reason == "cancelled"
     assert len(decoder.calls) == 4
-    assert session.closed
+    assert decoder.caches[0].tokens == [*PROMPT, *b"on"]  # the step was given up
+    assert session.closed is not keep
+    if keep:
+        assert session.forward([1]).shape == (300,)
+
+
+def test_cancel_during_a_part_of_the_prompt(start, says):
+    def script(tokens):
+        if len(tokens) == 5:
+            stream.cancel()
+        return 0
+
+    stream, decoder, session = start(script, range(7), n_batch=3, keep=True)
+
+    reply = stream.result()
+
+    assert (reply.text, reply.finish_reason) == ("", "cancelled")
+    assert session.tokens == decoder.caches[0].tokens == [0, 1, 2]
+    assert session.forward([9]).shape == (300,)
+
+
+def test_a_cancel_that_comes_too_late_does_not_hurt_the_next_user(start, says, byte_tokenizer):
+    stream, _, session = start(says("Hi", 3), keep=True)
+    assert stream.result().finish_reason == "stop"
+
+    stream.cancel()
+
+    assert session.forward([1]).shape == (300,)
+
+
+def test_a_cancel_at_the_very_end_is_forgotten(start, says):
+    """It comes while the last token is chosen: the text has ended by itself."""
+    logits = np.zeros(300, np.float32)
+    logits[EOS] = 1
+
+    def late(_ids, scores):
+        stream.cancel()
+        return scores
+
+    stream, _, session = start(lambda _: logits, keep=True, logits_processor=late)
+
+    assert stream.result().finish_reason == "stop"
+    assert session.forward([1]).shape == (300,)
 
 
 def test_breaking_out_of_the_loop_frees_the_cache_at_once(start, says):
