@@ -2,7 +2,6 @@
 
 import logging
 import os
-import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -24,6 +23,7 @@ from rml.generation.request import ChatOptions, GenerateOptions, Request, canoni
 from rml.generation.results import Completion
 from rml.generation.scoring import Score, score
 from rml.generation.session import Session
+from rml.generation.session_pool import SessionPool
 from rml.generation.stream import Stream
 from rml.llm.decoder import DecoderLM
 from rml.tokenizers import ChatTemplate, Tokenizer, load_tokenizer
@@ -166,9 +166,6 @@ class Model:
         except BaseException:
             self._checkpoint.close()
             raise
-        # Sessions hold views into the files, so `close` must know them. The dictionary below it is
-        # changed and copied without a lock, which a fork in another thread could leave locked.
-        self._sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
         _log.info(
             "%s: %s, %d layers, context %d, compute %s, %d threads",
             path,
@@ -184,7 +181,6 @@ class Model:
         decoder = DecoderLM(
             checkpoint, compute=arguments["compute"], n_threads=arguments["n_threads"]
         )
-        self._decoder: DecoderLM | None = decoder
         self.config = decoder.config
         self.compute, self.n_threads = decoder.compute, decoder.n_threads
         self.metadata = checkpoint.metadata
@@ -208,6 +204,9 @@ class Model:
             )
         else:
             self.n_ctx = self._checked_context(n_ctx)
+        self._sessions = SessionPool(
+            decoder, n_ctx=self.n_ctx, kv_type=self.kv_type, name=str(self.path)
+        )
 
     # ---- generating ----
 
@@ -262,7 +261,7 @@ class Model:
             return self._stream(ids, request).result()
         seeds = [(request.seed + i) % 2**64 for i in range(_checked("n", n, integer(1)))]
         with ExitStack() as opened:
-            session = request.session or opened.enter_context(self.session())
+            session = request.session or opened.enter_context(self._sessions.lend())
             requests = [replace(request, seed=seed, session=session) for seed in seeds]
             return [self._stream(ids, each).result() for each in requests]
 
@@ -335,8 +334,9 @@ class Model:
             As in `generate`.
         """
         ids = self._prompt_ids(text, _checked("parse_special", parse_special, boolean))
-        with self.session() as session:
-            return score(session, ids, top=_checked("top_logprobs", top_logprobs, integer(0)))
+        top = _checked("top_logprobs", top_logprobs, integer(0))
+        with self._sessions.lend() as session:
+            return score(session, ids, top=top)
 
     def _prompt_ids(self, prompt: str | Ids, parse_special: bool) -> list[int]:
         if not isinstance(prompt, str):
@@ -349,9 +349,14 @@ class Model:
         return ids
 
     def _stream(self, ids: list[int], request: Request) -> Stream:
-        session = request.session or self.session()
+        self._require_open()
         return Stream(
-            session, ids, request, self.tokenizer, stop_ids=self.stop_ids, n_batch=self.n_batch
+            ids,
+            request,
+            self.tokenizer,
+            sessions=self._sessions,
+            stop_ids=self.stop_ids,
+            n_batch=self.n_batch,
         )
 
     # ---- chat templates ----
@@ -414,15 +419,7 @@ class Model:
         kv_type : str, optional
             How keys and values are stored; by default as given to `load`.
         """
-        if self._decoder is None:
-            raise ClosedError(f"{self.path}: the model is closed")
-        session = Session(
-            self._decoder,
-            n_ctx=self.n_ctx if n_ctx is None else self._checked_context(n_ctx),
-            kv_type=self.kv_type if kv_type is None else kv_type,
-        )
-        self._sessions[id(session)] = session
-        return session
+        return self._sessions.open(None if n_ctx is None else self._checked_context(n_ctx), kv_type)
 
     def _checked_context(self, n_ctx: int) -> int:
         n: int = _checked("n_ctx", n_ctx, integer(1))
@@ -438,19 +435,19 @@ class Model:
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._decoder is None
+        return self._sessions.closed
 
     def close(self) -> None:
         """Close all sessions and give back the files; closing twice does nothing."""
-        self._decoder = None
+        self._sessions.close()
         self._checkpoint.close()
-        for reference in self._sessions.valuerefs():
-            if (session := reference()) is not None:
-                session.close()
 
-    def __enter__(self) -> Self:
+    def _require_open(self) -> None:
         if self.closed:
             raise ClosedError(f"{self.path}: the model is closed")
+
+    def __enter__(self) -> Self:
+        self._require_open()
         return self
 
     def __exit__(

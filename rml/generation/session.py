@@ -1,7 +1,7 @@
 """One sequence: a KV cache, and the tokens that are in it."""
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
@@ -32,6 +32,8 @@ class Session:
         Positions that the cache holds.
     kv_type : str
         How keys and values are stored: ``"f32"``, ``"f16"`` or ``"int8"``.
+    family : mutable mapping of int to Session, optional
+        Where the session enters itself, so that others can find and close it.
 
     Attributes
     ----------
@@ -47,7 +49,14 @@ class Session:
     ...     logits = session.forward([int(logits.argmax())])
     """
 
-    def __init__(self, decoder: DecoderLM, *, n_ctx: int, kv_type: str) -> None:
+    def __init__(
+        self,
+        decoder: DecoderLM,
+        *,
+        n_ctx: int,
+        kv_type: str,
+        family: MutableMapping[int, "Session"] | None = None,
+    ) -> None:
         self.n_ctx = n_ctx
         self.n_vocab = decoder.config.n_vocab
         self._cache: KVCache | None = decoder.new_cache(n_ctx, kv_type)
@@ -55,6 +64,8 @@ class Session:
         self._tokens: list[int] = []
         self._in_use = False
         self._to_close: list[KVCache] = []
+        if family is not None:
+            family[id(self)] = self
 
     @property
     def position(self) -> int:
@@ -65,6 +76,12 @@ class Session:
     def tokens(self) -> list[int]:
         """The tokens evaluated so far; a copy."""
         return self._tokens.copy()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values; 0 when closed."""
+        cache = self._cache
+        return 0 if cache is None else cache.nbytes
 
     @property
     def closed(self) -> bool:

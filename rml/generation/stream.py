@@ -9,7 +9,7 @@ stream
 stop
     An end token, a stop string, `max_tokens`, the end of the context, or `cancel()`.
 close
-    The cache is given back.
+    The session is given back.
 
 Prompt and completion together hold at most `n_ctx` tokens. The last token of a completion is never
 evaluated, so the cache itself has one position to spare.
@@ -31,6 +31,7 @@ from rml.generation.request import Request
 from rml.generation.results import Completion, Delta, FinishReason, Timings, TokenLogprob, Usage
 from rml.generation.sampler import Sampler
 from rml.generation.session import Session
+from rml.generation.session_pool import SessionPool
 from rml.generation.stop import StopFilter
 from rml.tokenizers import Tokenizer
 
@@ -41,18 +42,18 @@ class Stream:
     """Pieces of text while they are generated; made by `Model.stream` and `Model.stream_chat`.
 
     Iterate it once, with ``for`` or ``async for``. Leaving the loop early ends the generation and
-    gives the cache back; so do `close` and the end of a ``with`` block.
+    gives the session back; so do `close` and the end of a ``with`` block.
 
     Parameters
     ----------
-    session : Session
-        Where to evaluate; it is closed at the end unless it is the request's own.
     prompt_ids : list of int
         The prompt, at least one token.
     request : Request
         What to generate.
     tokenizer : Tokenizer
         Makes text of tokens.
+    sessions : SessionPool
+        Lends a session while the stream runs, unless the request brings its own.
     stop_ids : collection of int
         Ids that end the text, unless `request` ignores them.
     n_batch : int
@@ -70,38 +71,43 @@ class Stream:
     ContextOverflow
         If the prompt is longer than the context.
     ArgumentError
-        If the prompt is empty, or `request` names tokens outside the vocabulary.
+        If the prompt is empty, or `request` names tokens outside the vocabulary or a session of
+        another model.
     """
 
     def __init__(
         self,
-        session: Session,
         prompt_ids: list[int],
         request: Request,
         tokenizer: Tokenizer,
         *,
+        sessions: SessionPool,
         stop_ids: Collection[int],
         n_batch: int,
     ) -> None:
         if not prompt_ids:
             raise ArgumentError("the prompt has no tokens, but at least one is needed")
-        if len(prompt_ids) > session.n_ctx:
+        if request.session is not None and not sessions.owns(request.session):
+            raise ArgumentError("the session is of another model, or its model was closed")
+        n_ctx = (request.session or sessions).n_ctx
+        if len(prompt_ids) > n_ctx:
             raise ContextOverflow(
-                len(prompt_ids), session.n_ctx, "shorten the prompt or load with a larger n_ctx"
+                len(prompt_ids), n_ctx, "shorten the prompt or load with a larger n_ctx"
             )
         self.prompt_token_ids = prompt_ids
         self.seed = request.seed
-        self._session = session
+        self._sessions = sessions
+        self._session: Session | None = None
         self._request = request
         self._tokenizer = tokenizer
         self._n_batch = n_batch
-        room = session.n_ctx - len(prompt_ids)
+        room = n_ctx - len(prompt_ids)
         self._limit = room if request.max_tokens is None else min(room, request.max_tokens)
         self._ends = self._end_tokens(stop_ids)
         self._sampler = Sampler(
             request.sampling,
             request.seed,
-            n_tokens=min(tokenizer.n_vocab, session.n_vocab),
+            n_tokens=min(tokenizer.n_vocab, sessions.n_vocab),
             banned=sorted(stop_ids) if request.ignore_eos else (),
             processors=request.logits_processor,
             token_bytes=tokenizer.token_bytes,
@@ -170,10 +176,11 @@ class Stream:
         with self._ending:
             if not self._ended:  # else the session may already be at work for others
                 self._cancelled = True
-                self._session.cancel()
+                if self._session is not None:
+                    self._session.cancel()
 
     def close(self) -> None:
-        """End the generation if it has not ended, and give the cache back."""
+        """End the generation if it has not ended, and give the session back."""
         self.cancel()
         with self._step:  # waits for another thread's step
             state = inspect.getgeneratorstate(self._pieces)
@@ -231,22 +238,28 @@ class Stream:
 
     def _lifecycle(self) -> Generator[Delta, None, None]:
         try:
-            logits = self._prefill()
+            session = self._begin()
+            logits = self._prefill(session)
             if logits is not None:
-                yield from self._stream(self._decode(logits))
+                yield from self._stream(self._decode(session, logits))
         finally:
             self._give_back()
 
-    def _prefill(self) -> Floats | None:
+    def _begin(self) -> Session:
+        with self._ending:
+            self._session = self._request.session or self._sessions.borrow()
+            return self._session
+
+    def _prefill(self, session: Session) -> Floats | None:
         """Evaluate the prompt; None if cancelled."""
         start = time.perf_counter()
         prompt, progress = self.prompt_token_ids, self._request.progress
-        self._n_cached = done = self._session.keep_prefix(prompt)
+        self._n_cached = done = session.keep_prefix(prompt)
         logits: Floats | None = None
         while done < len(prompt) and not self._cancelled:
             part = prompt[done : done + self._n_batch]
             try:
-                logits = self._session.forward(part, out=logits)
+                logits = session.forward(part, out=logits)
             except Cancelled:
                 self._cancelled = True
                 break
@@ -260,9 +273,9 @@ class Stream:
         self._sampler.accept(prompt)
         return logits
 
-    def _decode(self, logits: Floats) -> Iterator[int]:
+    def _decode(self, session: Session, logits: Floats) -> Iterator[int]:
         """Choose and evaluate tokens until something ends it."""
-        session, sampler, ids = self._session, self._sampler, self._token_ids
+        sampler, ids = self._sampler, self._token_ids
         while True:
             if self._cancelled:
                 return self._finish("cancelled")
@@ -315,11 +328,19 @@ class Stream:
         self._finish_reason, self._stop_reason = reason, stop_reason
 
     def _give_back(self) -> None:
+        """Leave the session: usable, and to others if it was borrowed."""
         with self._ending:
             self._ended = True
-            self._session.uncancel()
-        if self._session is not self._request.session:
-            self._session.close()
+            session, self._session = self._session, None
+            if session is None:
+                return
+            session.uncancel()
+        if session is self._request.session:
+            return
+        if self._finish_reason is None:  # an error or an interrupt: it is in an unknown state
+            session.close()
+        else:
+            self._sessions.give_back(session)
 
 
 def token_logprob(logits: Floats, token: int, top: int = 0) -> TokenLogprob:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rml.errors import ArgumentError, ClosedError, ContextOverflow
-from rml.generation.session import Session
+from rml.generation.session_pool import SessionPool
 from rml.llm.plan import Aborted
 
 BOS, EOS, TOOL = 256, 257, 258
@@ -25,6 +25,10 @@ class FakeCache:
 
     @property
     def size(self):
+        return len(self.tokens)
+
+    @property
+    def nbytes(self):
         return len(self.tokens)
 
     def truncate(self, n):
@@ -119,12 +123,23 @@ def byte_tokenizer():
 
 
 @pytest.fixture
-def make_session():
-    """`make_session(script, n_ctx=64)`: a session of a scripted decoder, and the decoder."""
+def make_pool():
+    """`make_pool(script, n_ctx=64)`: the sessions of a scripted decoder, and the decoder."""
 
     def make(script, n_ctx=64):
         decoder = FakeDecoder(script)
-        return Session(decoder, n_ctx=n_ctx, kv_type="f16"), decoder
+        return SessionPool(decoder, n_ctx=n_ctx, kv_type="f16", name="fake"), decoder
+
+    return make
+
+
+@pytest.fixture
+def make_session(make_pool):
+    """`make_session(script, n_ctx=64)`: a session of a scripted decoder, and the decoder."""
+
+    def make(script, n_ctx=64):
+        pool, decoder = make_pool(script, n_ctx)
+        return pool.open(), decoder
 
     return make
 

@@ -25,29 +25,39 @@ def all_ids(pieces):
 
 
 @pytest.fixture
-def start(make_session, byte_tokenizer):
-    """`start(script, prompt, **options)`: a greedy stream, its decoder and session."""
+def start(make_pool, byte_tokenizer):
+    """`start(script, prompt, **options)`: a greedy stream, its decoder and where it evaluates.
+
+    That is a session of ours with `keep`, else the pool that lends one.
+    """
 
     def make(script, prompt=PROMPT, *, n_ctx=64, n_batch=512, keep=False, **options):
-        session, decoder = make_session(script, n_ctx)
+        pool, decoder = make_pool(script, n_ctx)
         options = {"temperature": 0, "seed": 1, **options}
+        where = pool
         if keep:
-            options["session"] = session
+            options["session"] = where = pool.open()
         stream = Stream(
-            session,
             list(prompt),
             Request.of(options, SamplingSettings()),
             byte_tokenizer,
+            sessions=pool,
             stop_ids=byte_tokenizer.stop_ids,
             n_batch=n_batch,
         )
-        return stream, decoder, session
+        return stream, decoder, where
 
     return make
 
 
+def waits_empty(pool, decoder):
+    """Whether the one session was given back, without its text."""
+    (cache,) = decoder.caches
+    return pool.n_idle == pool.n_open == 1 and cache.tokens == [] and not cache.abort[0]
+
+
 def test_a_text_until_its_end_token(start, says):
-    stream, decoder, session = start(says("Hi!", 3))
+    stream, decoder, pool = start(says("Hi!", 3))
 
     pieces = list(stream)
     reply = stream.result()
@@ -68,7 +78,7 @@ def test_a_text_until_its_end_token(start, says):
     assert reply.logprobs is None
     # The prompt at once, then each token but the end token.
     assert decoder.calls == [PROMPT, [72], [105], [33]]
-    assert session.closed
+    assert waits_empty(pool, decoder)
 
 
 def test_nothing_is_evaluated_before_the_first_piece_is_asked_for(start, says):
@@ -222,13 +232,13 @@ def test_cancel_during_the_prefill(start, says):
 
 
 def test_close_during_the_prefill(start, says):
-    stream, decoder, session = start(
+    stream, decoder, pool = start(
         says("Hi", 7), range(7), n_batch=3, progress=lambda *_: stream.close()
     )
 
     assert list(stream) == []
     assert decoder.calls == [[0, 1, 2]]
-    assert session.closed
+    assert waits_empty(pool, decoder)
 
 
 def test_an_interrupt_leaves_the_session_usable(start, says):
@@ -253,7 +263,9 @@ def test_what_the_session_holds_is_not_evaluated_again(start, says, byte_tokeniz
     decoder.script = says("Yo", 7)
     prompt = [*PROMPT, 72, 105, EOS, 9]
     request = Request.of({"temperature": 0, "session": session}, SamplingSettings())
-    reply = Stream(session, prompt, request, byte_tokenizer, stop_ids={EOS}, n_batch=512).result()
+    reply = Stream(
+        prompt, request, byte_tokenizer, sessions=stream._sessions, stop_ids={EOS}, n_batch=512
+    ).result()
 
     assert reply.text == "Yo"
     assert decoder.calls == [[EOS, 9], [89], [111]]
@@ -280,18 +292,19 @@ def test_cancel_during_a_step_ends_with_what_was_held_back(start, says, keep, by
 
     def script(tokens):
         if bytes(tokens[3:]) == b"one":  # the "e" of "one" waits for a possible "e x"
-            (stream if by == "stream" else session).cancel()
+            (stream if by == "stream" else stream._session).cancel()
         return answer(tokens)
 
-    stream, decoder, session = start(script, stop="e x", keep=keep)
+    stream, decoder, where = start(script, stop="e x", keep=keep)
 
     assert [piece.text for piece in stream] == ["o", "n", "e"]
     assert stream.result().finish_reason == "cancelled"
     assert len(decoder.calls) == 4
-    assert decoder.caches[0].tokens == [*PROMPT, *b"on"]  # the step was given up
-    assert session.closed is not keep
     if keep:
-        assert session.forward([1]).shape == (300,)
+        assert where.tokens == decoder.caches[0].tokens == [*PROMPT, *b"on"]  # one step less
+        assert where.forward([1]).shape == (300,)
+    else:
+        assert waits_empty(where, decoder)
 
 
 def test_cancel_during_a_part_of_the_prompt(start, says):
@@ -333,22 +346,21 @@ def test_a_cancel_at_the_very_end_is_forgotten(start, says):
     assert session.forward([1]).shape == (300,)
 
 
-def test_breaking_out_of_the_loop_frees_the_cache_at_once(start, says):
-    stream, decoder, session = start(says("Hello", 3))
+def test_breaking_out_of_the_loop_gives_the_session_back_at_once(start, says):
+    stream, decoder, pool = start(says("Hello", 3))
 
     for piece in stream:
         assert piece.text == "H"
         break
 
-    assert session.closed
-    assert decoder.caches[0].closed
+    assert waits_empty(pool, decoder)
     reply = stream.result()
     assert (reply.text, reply.finish_reason) == ("H", "cancelled")
     assert len(decoder.calls) == 1
 
 
-def test_an_error_in_the_loop_frees_the_cache(start, says):
-    stream, _, session = start(says("Hello", 3))
+def test_an_error_in_the_loop_gives_the_session_back(start, says):
+    stream, decoder, pool = start(says("Hello", 3))
 
     def consume():
         for piece in stream:
@@ -357,30 +369,37 @@ def test_an_error_in_the_loop_frees_the_cache(start, says):
     with pytest.raises(ZeroDivisionError, match="H"):
         consume()
 
-    assert session.closed
+    assert waits_empty(pool, decoder)
 
 
 def test_with_closes_and_keeps_a_result(start, says):
-    stream, _, session = start(says("Hello", 3))
+    stream, decoder, pool = start(says("Hello", 3))
     with stream:
         assert next(stream).text == "H"
 
-    assert session.closed
+    assert waits_empty(pool, decoder)
     assert (stream.result().text, stream.result().finish_reason) == ("H", "cancelled")
 
 
 def test_closing_before_the_start(start, says):
-    stream, decoder, session = start(says("Hello", 3))
+    stream, decoder, pool = start(says("Hello", 3))
     stream.close()
     stream.close()
 
-    assert session.closed
+    assert pool.n_open == 0
     assert decoder.calls == []
     assert stream.result().finish_reason == "cancelled"
 
 
+def test_a_session_of_another_model_is_refused(start, says):
+    _, _, other = start(says("Hi", 3), keep=True)
+
+    with pytest.raises(ArgumentError, match="another model"):
+        start(says("Hi", 3), session=other)
+
+
 def test_a_stream_that_is_dropped_leaves_nothing_behind(start, says):
-    stream, _, session = start(says("Hello", 3))
+    stream, decoder, pool = start(says("Hello", 3))
     next(stream)
     gone = weakref.ref(stream)
 
@@ -388,7 +407,7 @@ def test_a_stream_that_is_dropped_leaves_nothing_behind(start, says):
     gc.collect()
 
     assert gone() is None
-    assert session.closed
+    assert (pool.n_open, decoder.caches[0].closed) == (0, True)
 
 
 def test_cancel_from_another_thread(start):
@@ -411,11 +430,11 @@ def test_cancel_from_another_thread(start):
 
 
 def test_bad_logits_end_the_stream_with_an_error_and_free_the_cache(start):
-    stream, _, session = start(lambda tokens: np.full(300, np.nan))
+    stream, decoder, pool = start(lambda tokens: np.full(300, np.nan))
 
     with pytest.raises(NumericError, match="position 3"):
         next(stream)
-    assert session.closed
+    assert (pool.n_open, decoder.caches[0].closed) == (0, True)
     with pytest.raises(RmlError, match="no result"):
         stream.result()
 
@@ -433,7 +452,7 @@ def test_async_for(start, says):
 
 
 def test_a_cancelled_task_ends_the_generation(start):
-    stream, _, session = start(lambda tokens: 65, n_ctx=10**6)
+    stream, decoder, pool = start(lambda tokens: 65, n_ctx=10**6)
 
     async def run():
         started = asyncio.Event()
@@ -450,7 +469,7 @@ def test_a_cancelled_task_ends_the_generation(start):
 
     asyncio.run(run())
 
-    assert session.closed
+    assert waits_empty(pool, decoder)
     assert stream.result().finish_reason == "cancelled"
 
 

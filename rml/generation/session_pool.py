@@ -1,0 +1,130 @@
+"""All sessions of a model: those in use, and a few that wait for the next call.
+
+A session's first step of each size records the decoder's operations, which takes as long as some
+tokens of a small model. Calls that bring no session of their own therefore borrow one here.
+"""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from rml.errors import ClosedError
+from rml.generation.session import Session
+from rml.llm.decoder import DecoderLM
+
+__all__ = ["SessionPool"]
+
+# What waits is bounded: in number, and a session that has grown beyond these bytes is closed. (Its
+# call took so long that the next one will not notice.)
+_MOST_IDLE = 4
+_MOST_BYTES = 1 << 24
+
+
+class SessionPool:
+    """Opens sessions, lends them, and closes them all with the model; safe to use from any thread.
+
+    Parameters
+    ----------
+    decoder : DecoderLM
+        The model.
+    n_ctx : int
+        Positions of a session for which nobody says.
+    kv_type : str
+        How it stores keys and values.
+    name : str
+        Names the model in messages.
+    """
+
+    def __init__(self, decoder: DecoderLM, *, n_ctx: int, kv_type: str, name: str) -> None:
+        self.n_ctx, self.kv_type = n_ctx, kv_type
+        self.n_vocab = decoder.config.n_vocab
+        self._name = name
+        self._decoder: DecoderLM | None = decoder
+        # Both are changed and copied without a lock, which a fork in another thread could leave
+        # locked.
+        self._sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
+        self._idle: list[Session] = []
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._decoder is None
+
+    @property
+    def n_idle(self) -> int:
+        """Sessions that wait."""
+        return len(self._idle)
+
+    @property
+    def n_open(self) -> int:
+        """Sessions that are open, those that wait included."""
+        return sum(not session.closed for session in self._sessions.values())
+
+    def open(self, n_ctx: int | None = None, kv_type: str | None = None) -> Session:
+        """Open a session that belongs to the caller.
+
+        Raises
+        ------
+        ClosedError
+            If the pool is closed.
+        ArgumentError
+            If an argument is out of its range.
+        """
+        return Session(
+            self._open_decoder(),
+            n_ctx=self.n_ctx if n_ctx is None else n_ctx,
+            kv_type=self.kv_type if kv_type is None else kv_type,
+            family=self._sessions,
+        )
+
+    def owns(self, session: Session) -> bool:
+        """Whether a session is of this model."""
+        return self._sessions.get(id(session)) is session
+
+    def borrow(self) -> Session:
+        """Take an empty session that waits, or a new one; to be given back or closed.
+
+        Raises
+        ------
+        ClosedError
+            If the pool is closed.
+        """
+        self._open_decoder()
+        with suppress(IndexError):
+            return self._idle.pop()
+        return self.open()
+
+    def give_back(self, session: Session) -> None:
+        """Take back a borrowed session, which nobody may use any more; its text is forgotten."""
+        if self.n_idle >= _MOST_IDLE or session.nbytes > _MOST_BYTES:
+            session.close()
+            return
+        with suppress(ClosedError):  # by `close`, in another thread
+            session.truncate(0)
+            self._idle.append(session)
+        if self.closed:
+            session.close()
+
+    @contextmanager
+    def lend(self) -> Iterator[Session]:
+        """Lend a session for a block; after an error in it the session is not used again."""
+        session = self.borrow()
+        try:
+            yield session
+        except BaseException:
+            session.close()
+            raise
+        self.give_back(session)
+
+    def close(self) -> None:
+        """Close all sessions; twice does nothing."""
+        self._decoder = None
+        for reference in self._sessions.valuerefs():
+            if (session := reference()) is not None:
+                session.close()
+        self._idle.clear()
+
+    def _open_decoder(self) -> DecoderLM:
+        if self._decoder is None:
+            raise ClosedError(f"{self._name}: the model is closed")
+        return self._decoder
