@@ -13,7 +13,7 @@ RML_INLINE int rml_is_quantized(int type) { return type != RML_F32 && type != RM
 
 /* Scratch bytes of one thread for `rml_rows`, beside its strips. */
 static ptrdiff_t rml_rows_scratch(ptrdiff_t k, ptrdiff_t n_tokens, int columns) {
-    ptrdiff_t bytes = f32_scratch(k) * (ptrdiff_t)sizeof(float);
+    ptrdiff_t bytes = f32_scratch(k, n_tokens) * (ptrdiff_t)sizeof(float);
     if (int8_scratch(k) > bytes) bytes = int8_scratch(k);
 #if defined(__AVX512VNNI__)
     if (avx512_scratch(n_tokens, columns) > bytes) bytes = avx512_scratch(n_tokens, columns);
