@@ -37,11 +37,13 @@ from rml._kernels.add_py import add
 from rml._kernels.attention_py import attend
 from rml._kernels.checks import WEIGHT_FORMATS
 from rml._kernels.dequant_py import dequantize, embed
+from rml._kernels.experts_py import mix_experts
 from rml._kernels.kv_store_py import store_kv
 from rml._kernels.matmul_glu_py import matmul_glu
 from rml._kernels.matmul_many_py import matmul_many
 from rml._kernels.norm_py import rms_norm
 from rml._kernels.rope_py import rope_angles, rotate
+from rml._kernels.route_py import route
 
 __all__ = [
     "BACKEND",
@@ -59,9 +61,11 @@ __all__ = [
     "embed",
     "matmul_glu",
     "matmul_many",
+    "mix_experts",
     "rms_norm",
     "rope_angles",
     "rotate",
+    "route",
     "store_kv",
 ]
 
@@ -130,9 +134,11 @@ DEFINITIONS: dict[str, Any] = {
     "embed": embed,
     "matmul_glu": matmul_glu,
     "matmul_many": matmul_many,
+    "mix_experts": mix_experts,
     "rms_norm": rms_norm,
     "rope_angles": rope_angles,
     "rotate": rotate,
+    "route": route,
     "store_kv": store_kv,
 }
 KERNELS: dict[str, Any] = (

@@ -154,6 +154,14 @@ def compute_mode(compute: str) -> None:
         )
 
 
+def known_activation(activation: str) -> None:
+    """Require a known activation of a gate."""
+    if activation not in ACTIVATIONS:
+        raise ArgumentError(
+            f"activation is {activation!r}, but must be one of {', '.join(ACTIVATIONS)}"
+        )
+
+
 def matmul_many(
     x: Array,
     weights: Sequence[Matrix],
@@ -184,10 +192,7 @@ def matmul_glu(
 ) -> None:
     """Check the arguments of `matmul_glu`."""
     compute_mode(compute)
-    if activation not in ACTIVATIONS:
-        raise ArgumentError(
-            f"activation is {activation!r}, but must be one of {', '.join(ACTIVATIONS)}"
-        )
+    known_activation(activation)
     array("x", x, (None, None))
     _product("gate", gate, x)
     _product("up", up, x)
@@ -365,3 +370,60 @@ def attend(
         raise ArgumentError(f"scale is {scale}, but must be a finite number")
     if window < 0:
         raise ArgumentError(f"window is {window}, but cannot be negative")
+
+
+def route(scores: Array, ids: Array, weights: Array) -> None:
+    """Check the arguments of `route`."""
+    array("scores", scores, (None, None))
+    array("ids", ids, (scores.shape[0], None), np.int32, writable=True)
+    array("weights", weights, ids.shape, writable=True)
+    if not 1 <= ids.shape[1] <= scores.shape[1]:
+        raise ArgumentError(
+            f"{ids.shape[1]} of {scores.shape[1]} experts are asked for; at least one and at most "
+            "all can be chosen"
+        )
+
+
+def mix_experts(
+    x: Array,
+    gates: Sequence[Matrix],
+    ups: Sequence[Matrix],
+    downs: Sequence[Matrix],
+    ids: Array,
+    weights: Array,
+    out: Array,
+    activation: str,
+    compute: str,
+) -> None:
+    """Check the arguments of `mix_experts`, except which experts the ids are."""
+    compute_mode(compute)
+    known_activation(activation)
+    array("x", x, (None, None))
+    if not gates or not len(gates) == len(ups) == len(downs):
+        raise ArgumentError(
+            f"{len(gates)} gates, {len(ups)} ups and {len(downs)} downs; as many of each, and at "
+            "least one, are needed"
+        )
+    n_hidden, n_out = gates[0].rows, downs[0].rows
+    for name, matrices, rows, cols in (
+        ("gates", gates, n_hidden, x.shape[1]),
+        ("ups", ups, n_hidden, x.shape[1]),
+        ("downs", downs, n_out, n_hidden),
+    ):
+        for i, weight in enumerate(matrices):
+            matrix(f"{name}[{i}]", weight)
+            if (weight.rows, weight.cols) != (rows, cols):
+                raise ArgumentError(
+                    f"{name}[{i}] is {weight.rows} x {weight.cols}, but {rows} x {cols} is needed"
+                )
+    array("ids", ids, (x.shape[0], None), np.int32)
+    array("weights", weights, ids.shape)
+    array("out", out, (x.shape[0], n_out), writable=True)
+
+
+def expert_ids(ids: Array, n_experts: int) -> None:
+    """Require ids of experts. They change from step to step, so this is asked at every call."""
+    if ids.size and not (ids.min() >= 0 and ids.max() < n_experts):
+        raise ArgumentError(
+            f"ids hold {ids.min()} to {ids.max()}, but experts are 0 to {n_experts - 1}"
+        )

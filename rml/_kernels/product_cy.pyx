@@ -63,12 +63,17 @@ cdef inline Py_ssize_t _aligned(Py_ssize_t nbytes) noexcept nogil:
     return (nbytes + 63) & ~<Py_ssize_t>63
 
 
-cdef rml_inputs _placed(ProductArgs *a) noexcept nogil:
-    """The inputs, with their quantized form laid out in the shared scratch memory."""
-    cdef rml_inputs inputs = a.inputs
+cdef Py_ssize_t _placed_bytes(rml_inputs inputs) noexcept nogil:
+    """Bytes that `_placed` lays out."""
     cdef Py_ssize_t columns = inputs.n_tokens * inputs.columns
     cdef Py_ssize_t units = inputs.k // RML_UNIT
-    cdef char *p = a.scratch[0]
+    return _aligned(columns * inputs.k) + 2 * _aligned(columns * units * 4) + _aligned(columns * units * 8)
+
+
+cdef rml_inputs _placed(rml_inputs inputs, char *p) noexcept nogil:
+    """The inputs, with their quantized form laid out in scratch memory from `p` on."""
+    cdef Py_ssize_t columns = inputs.n_tokens * inputs.columns
+    cdef Py_ssize_t units = inputs.k // RML_UNIT
     if inputs.columns:
         inputs.codes = <int8_t *>p
         p += _aligned(columns * inputs.k)
@@ -81,7 +86,8 @@ cdef rml_inputs _placed(ProductArgs *a) noexcept nogil:
 
 
 cdef void quantize_tokens(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) noexcept nogil:
-    cdef rml_inputs inputs = _placed(<ProductArgs *>p)
+    cdef ProductArgs *a = <ProductArgs *>p
+    cdef rml_inputs inputs = _placed(a.inputs, a.scratch[0])
     cdef Py_ssize_t t
     for t in range(start, stop):
         rml_quantize_row(&inputs, t)
@@ -89,7 +95,7 @@ cdef void quantize_tokens(void *p, Py_ssize_t start, Py_ssize_t stop, int thread
 
 cdef void product_rows(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) noexcept nogil:
     cdef ProductArgs *a = <ProductArgs *>p
-    cdef rml_inputs inputs = _placed(a)
+    cdef rml_inputs inputs = _placed(a.inputs, a.scratch[0])
     cdef char *own = a.scratch[0] + a.shared + thread * a.per_thread
     cdef float *strip = <float *>own
     cdef float *second = <float *>(own + a.strip)
@@ -167,8 +173,7 @@ cdef class Product(Op):
         self.scratch = scratch if scratch is not None else Scratch()
         self.a.scratch = &self.scratch.base
         pass_tokens = min(tokens, <Py_ssize_t>RML_PASS_TOKENS)
-        self.scratch_shared = tokens * columns * k + 4 * tokens * columns * (k // RML_UNIT) * 4 + 256
-        self.scratch_shared = _aligned(self.scratch_shared)
+        self.scratch_shared = _placed_bytes(self.a.inputs)
         self.a.strip = _aligned(pass_tokens * RML_ROWS * 4)
         self.scratch_per_thread = 2 * self.a.strip + rml_rows_scratch(k, pass_tokens, columns)
         self.a.shared = self.scratch_shared

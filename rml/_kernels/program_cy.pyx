@@ -131,8 +131,10 @@ OPS = {
     "embed": Embed,
     "matmul_glu": MatmulGlu,
     "matmul_many": MatmulMany,
+    "mix_experts": MixExperts,
     "rms_norm": RmsNorm,
     "rope_angles": RopeAngles,
     "rotate": Rotate,
+    "route": Route,
     "store_kv": StoreKV,
 }

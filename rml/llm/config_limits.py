@@ -5,7 +5,7 @@ __all__ = ["MAX_EXPERTS", "MAX_GROUP", "MAX_LAYERS", "MAX_SIZE"]
 # The attention kernel takes the queries that share a key head together.
 MAX_GROUP = 16
 
-# The chosen experts of a token are picked in an array of fixed size.
+# No model of these families has more; each expert costs three records in every layer's plan.
 MAX_EXPERTS = 256
 
 # Far above any model; a hostile file must not make us build lists of four thousand million layers.

@@ -5,16 +5,18 @@ Each layer is pre-norm, with two branches added to the residual stream x::
     x += attn_output(attend(rope(q), rope(k), v))       q, k, v from rms_norm(x)
     x += ffn_down(act(gate) * up)                       gate, up from rms_norm(x)
 
-and the logits are ``head(rms_norm(x))``. Families differ in the switches of `ModelConfig` alone:
-biases, norms of queries and keys, norms after a branch, windows, scales. The switches are resolved
-while the recipe is recorded (`_record_layer`), so nothing is decided during a step.
+and the logits are ``head(rms_norm(x))``. In a mixture of experts the second branch is the weighted
+sum of such feed-forward networks, those that a router chooses for the token. Families differ in the
+switches of `ModelConfig` alone: biases, norms of queries and keys, norms after a branch, windows,
+scales, experts. The switches are resolved while the recipe is recorded (`_record`), so nothing is
+decided during a step.
 
 `DecoderLM.forward` runs any number of tokens at the positions after those in the cache: a prompt
 at once, in pieces, or token by token give the same bits. It records operations into a `Plan` once
 for each number of tokens and runs that plan at every step.
 
 Shapes: T tokens of a call, D model width, H query heads, G key heads, W head width, F width of the
-feed-forward network, V vocabulary.
+feed-forward network, V vocabulary, E experts, of which a token uses k.
 """
 
 import math
@@ -44,6 +46,25 @@ KEPT_PLANS = 4  # of other sizes than one token
 
 
 @dataclass(frozen=True, slots=True)
+class _FeedForward:
+    """Weights of a gated feed-forward network."""
+
+    gate: WeightMatrix
+    up: WeightMatrix
+    down: WeightMatrix
+
+
+@dataclass(frozen=True, slots=True)
+class _Experts:
+    """Weights of a mixture of experts: a matrix for each expert, and what chooses among them."""
+
+    router: WeightMatrix
+    gates: list[WeightMatrix]
+    ups: list[WeightMatrix]
+    downs: list[WeightMatrix]
+
+
+@dataclass(frozen=True, slots=True)
 class _Layer:
     """Weights of one layer; None where the recipe has no such part."""
 
@@ -57,9 +78,7 @@ class _Layer:
     attn_output: WeightMatrix
     post_attn_norm: F32 | None
     ffn_norm: F32
-    gate: WeightMatrix
-    up: WeightMatrix
-    down: WeightMatrix
+    ffn: _FeedForward | _Experts
     post_ffn_norm: F32 | None
 
 
@@ -85,7 +104,10 @@ class _Workspace:
         self.v = array(n_tokens, config.n_kv_heads, config.head_dim)
         self.mixed = array(n_tokens, config.n_heads, config.head_dim)
         self.branch = array(n_tokens if config.sandwich_norms else 0, config.d_model)
-        self.hidden = array(n_tokens, config.d_ffn)
+        self.hidden = array(n_tokens, 0 if config.n_experts else config.d_ffn)
+        self.expert_scores = array(n_tokens, config.n_experts)
+        self.expert_ids = np.zeros((n_tokens, config.n_experts_used), np.int32)
+        self.expert_weights = array(n_tokens, config.n_experts_used)
         self.angles = [
             (array(n_tokens, config.head_dim // 2), array(n_tokens, config.head_dim // 2))
             for _ in range(2 if config.rope_local_theta is not None else 1)
@@ -141,12 +163,12 @@ class DecoderLM:
         self.compute = compute
         self.n_threads = resolve_threads(n_threads)
         self._checkpoint = checkpoint
-        if self.config.n_experts:
-            raise UnsupportedModel(
-                f"{checkpoint.path}: mixtures of experts ({self.config.architecture}) are not "
-                "implemented"
-            )
         c = self.config
+        if c.n_experts and c.sandwich_norms:
+            raise UnsupportedModel(
+                f"{checkpoint.path}: experts together with norms after a branch "
+                f"({c.architecture}) are not implemented"
+            )
         weights = WeightSource(checkpoint, c)
         self._embedding = weights.matrix("token_embd.weight", c.n_vocab, c.d_model)
         self._head = (
@@ -439,16 +461,36 @@ class DecoderLM:
         self, plan: Plan, w: _Workspace, i: int, layer: _Layer, n: int
     ) -> None:
         c = self.config
-        x, normed, hidden = w.x[:n], w.normed[:n], w.hidden[:n]  # hidden: (T, F)
+        x, normed = w.x[:n], w.normed[:n]
         at = f"layer {i}: "
         plan.record("rms_norm", at + "feed-forward norm", x, layer.ffn_norm, normed, eps=c.norm_eps)
+        if isinstance(layer.ffn, _Experts):
+            self._record_experts(plan, w, at, layer.ffn, n)
+            return
+        hidden = w.hidden[:n]  # (T, F)
         plan.record(
-            "matmul_glu", at + "gate, up", normed, layer.gate, layer.up, hidden,
+            "matmul_glu", at + "gate, up", normed, layer.ffn.gate, layer.ffn.up, hidden,
             activation=c.activation, compute=self.compute, scratch=w.scratch,
         )  # fmt: skip
         self._record_branch(
-            plan, w, at + "feed-forward output", hidden, layer.down, layer.post_ffn_norm, n
+            plan, w, at + "feed-forward output", hidden, layer.ffn.down, layer.post_ffn_norm, n
         )
+
+    def _record_experts(
+        self, plan: Plan, w: _Workspace, at: str, experts: _Experts, n: int
+    ) -> None:
+        c = self.config
+        x, normed = w.x[:n], w.normed[:n]
+        scores, ids, weights = w.expert_scores[:n], w.expert_ids[:n], w.expert_weights[:n]
+        self._record_product(plan, w, at + "router", normed, [experts.router], [scores])  # (T, E)
+        plan.record(  # (T, E) -> (T, k) twice
+            "route", at + "choice of experts", scores, ids, weights,
+            normalize=c.normalize_expert_weights,
+        )  # fmt: skip
+        plan.record(
+            "mix_experts", at + "experts", normed, experts.gates, experts.ups, experts.downs,
+            ids, weights, x, activation=c.activation, compute=self.compute, scratch=w.scratch,
+        )  # fmt: skip
 
     def _record_branch(
         self,
@@ -519,8 +561,24 @@ def _load_layer(weights: WeightSource, c: ModelConfig, i: int) -> _Layer:
         attn_output=matrix("attn_output", c.d_model, c.q_size),
         post_attn_norm=norm("post_attention_norm", c.d_model, wanted=c.sandwich_norms),
         ffn_norm=weights.vector(f"blk.{i}.ffn_norm.weight", c.d_model),
-        gate=matrix("ffn_gate", c.d_ffn, c.d_model),
-        up=matrix("ffn_up", c.d_ffn, c.d_model),
-        down=matrix("ffn_down", c.d_model, c.d_ffn),
+        ffn=_load_experts(weights, c, i)
+        if c.n_experts
+        else _FeedForward(
+            gate=matrix("ffn_gate", c.d_ffn, c.d_model),
+            up=matrix("ffn_up", c.d_ffn, c.d_model),
+            down=matrix("ffn_down", c.d_model, c.d_ffn),
+        ),
         post_ffn_norm=norm("post_ffw_norm", c.d_model, wanted=c.sandwich_norms),
+    )
+
+
+def _load_experts(weights: WeightSource, c: ModelConfig, i: int) -> _Experts:
+    def experts(name: str, rows: int, cols: int) -> list[WeightMatrix]:
+        return weights.experts(f"blk.{i}.{name}.weight", c.n_experts, rows, cols)
+
+    return _Experts(
+        router=weights.matrix(f"blk.{i}.ffn_gate_inp.weight", c.n_experts, c.d_model),
+        gates=experts("ffn_gate_exps", c.d_expert_ffn, c.d_model),
+        ups=experts("ffn_up_exps", c.d_expert_ffn, c.d_model),
+        downs=experts("ffn_down_exps", c.d_model, c.d_expert_ffn),
     )

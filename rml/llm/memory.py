@@ -75,22 +75,24 @@ def scratch_bytes(config: ModelConfig, n_tokens: int) -> int:
     """Bytes of the buffers for a step of `n_tokens` tokens, logits of the last one included.
 
     Counted are the residual stream and its normalized copy (twice, where branches are normalized
-    before they are added), queries, keys, values and the attention's output, the gate, the router's
-    scores, cosines and sines, all in f32, and the inputs of the widest product as 8-bit codes in
-    two columns with one f32 scale for each 32 of them.
+    before they are added), queries, keys, values and the attention's output, the gate, cosines and
+    sines, all in f32, and the inputs of the widest product as 8-bit codes in two columns with one
+    f32 scale for each 32 of them. With experts, a token has the router's scores, its choices and
+    their weights, and for each choice a gate, an output and the codes of the wider of the two.
     """
-    gate = config.d_expert_ffn if config.n_experts else config.d_ffn
     streams = 3 if config.sandwich_norms else 2
     tables = 1 if config.rope_local_theta is None else 2
     values = (
-        streams * config.d_model
-        + 2 * config.q_size
-        + 2 * config.kv_size
-        + gate
-        + config.n_experts
-        + tables * config.head_dim
+        streams * config.d_model + 2 * config.q_size + 2 * config.kv_size + tables * config.head_dim
     )
-    widest = max(config.d_model, config.q_size, gate)
+    widest = max(config.d_model, config.q_size)
+    if config.n_experts:
+        used = config.n_experts_used
+        values += config.n_experts + used * (2 + config.d_expert_ffn + config.d_model)
+        widest = max(widest, used * max(config.d_expert_ffn, config.d_model))
+    else:
+        values += config.d_ffn
+        widest = max(widest, config.d_ffn)
     codes = 2 * (widest + 4 * ((widest + 31) // 32))
     return n_tokens * (4 * values + codes) + 4 * config.n_vocab
 

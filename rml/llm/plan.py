@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -67,19 +68,26 @@ class Operation:
 
     @property
     def weight_bytes(self) -> int:
-        """Stored bytes of the weights that the operation multiplies."""
+        """Stored bytes of the weights that the operation multiplies, with experts at most."""
         if self.kernel == "embed":  # a gather: only the rows of the tokens are read
             ids, weight = self.args[:2]
             return len(ids) * FORMATS[weight.type].row_bytes(weight.cols)
-        return sum(int(w.data.nbytes) for w in self.weights())
+        total = sum(int(w.data.nbytes) for w in self.weights())
+        if self.kernel == "mix_experts":  # each choice of a token needs one expert
+            n_experts, n_choices = len(self.args[1]), int(self.args[4].size)
+            return total * min(n_choices, n_experts) // n_experts
+        return total
 
     @property
     def products(self) -> int:
         """Multiplications of weights with inputs."""
         if self.kernel == "embed":
             return 0
-        n_tokens = len(self.args[0])
-        return sum(int(w.rows) * int(w.cols) for w in self.weights()) * n_tokens
+        of_a_token = sum(int(w.rows) * int(w.cols) for w in self.weights())
+        if self.kernel == "mix_experts":
+            of_an_expert = of_a_token // len(self.args[1])
+            return of_an_expert * int(self.args[4].size)
+        return of_a_token * len(self.args[0])
 
     def describe(self) -> str:
         """Render kernel, shapes and types on one line."""
@@ -91,7 +99,9 @@ def _shapes(values: tuple[Any, ...] | list[Any]) -> Iterator[str]:
         if isinstance(value, np.ndarray):
             yield f"{value.dtype}{list(value.shape)}"
         elif isinstance(value, list | tuple):
-            yield from _shapes(value)
+            for text, same in groupby(_shapes(value)):  # the matrices of many experts are one
+                n = len(list(same))
+                yield text if n == 1 else f"{n} x {text}"
         elif hasattr(value, "rows"):
             yield f"{value.type}[{value.rows}, {value.cols}]"
 

@@ -1,4 +1,4 @@
-"""Every dense family's toy model, and the toy Llama's RoPE variants, against float64.
+"""Every family's toy model, and the toy Llama's RoPE variants, against float64.
 
 The logits.json of each fixture was made by tools/make_llm_fixtures.py. Both formats hold the same
 weights, so both must give the same numbers. A variant changes keys of the config alone; its files
@@ -19,7 +19,10 @@ from rml.llm.decoder import DecoderLM
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 DENSE = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text", "smollm3")
+EXPERTS = ("mixtral", "qwen3_moe", "olmoe")
+FAMILIES = (*DENSE, *EXPERTS)
 FORMATS = ("hf", "model.gguf")
+COMPUTES = ("f32", "int8x2", "int8")
 N_CTX = 32
 WITHIN = 1e-4
 
@@ -37,10 +40,18 @@ VARIANTS = [
 ]
 
 
-def logits_of(path: Path, ids: list[int], *, chunk: int = N_CTX, n_ctx: int = N_CTX) -> np.ndarray:
+def logits_of(
+    path: Path,
+    ids: list[int],
+    *,
+    chunk: int = N_CTX,
+    n_ctx: int = N_CTX,
+    compute: str = "f32",
+    n_threads: int = 1,
+) -> np.ndarray:
     """Logits of all positions, `chunk` tokens a call: (n, n_vocab) float32."""
     with open_checkpoint(path) as checkpoint:
-        decoder = DecoderLM(checkpoint, compute="f32")
+        decoder = DecoderLM(checkpoint, compute=compute, n_threads=n_threads)
         cache = decoder.new_cache(n_ctx, kv_type="f32")
         rows = [
             decoder.forward(ids[start : start + chunk], cache, all_logits=True)
@@ -49,8 +60,12 @@ def logits_of(path: Path, ids: list[int], *, chunk: int = N_CTX, n_ctx: int = N_
     return np.concatenate(rows)
 
 
+def test_every_fixture_is_a_family() -> None:
+    assert sorted(FAMILIES) == sorted(path.name for path in FIXTURES.iterdir() if path.is_dir())
+
+
 @pytest.mark.parametrize("file", FORMATS)
-@pytest.mark.parametrize("family", DENSE)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_logits(family: str, file: str) -> None:
     golden = golden_of(family)
     logits = logits_of(FIXTURES / family / file, golden["ids"])
@@ -58,14 +73,18 @@ def test_logits(family: str, file: str) -> None:
     np.testing.assert_allclose(logits, golden["logits"]["exact"], rtol=0, atol=WITHIN)
 
 
-@pytest.mark.parametrize("family", DENSE)
-def test_chunks_change_no_bit(family: str) -> None:
-    """Windows, layers without RoPE and norms of heads do not care how a prompt is cut."""
-    ids, path = golden_of(family)["ids"], FIXTURES / family / "model.gguf"
-    whole = logits_of(path, ids)
+@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("file", FORMATS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_chunks_and_threads_change_no_bit(family: str, file: str, compute: str) -> None:
+    """Windows, layers without RoPE, norms of heads and experts do not care how a prompt is cut."""
+    ids, path = golden_of(family)["ids"], FIXTURES / family / file
+    whole = logits_of(path, ids, compute=compute)
 
-    for chunk in (1, 3, 4):
-        np.testing.assert_array_equal(logits_of(path, ids, chunk=chunk), whole)
+    for n_threads in (1, 2):
+        for chunk in (1, 3, 4, len(ids)):
+            again = logits_of(path, ids, chunk=chunk, compute=compute, n_threads=n_threads)
+            np.testing.assert_array_equal(again, whole)
 
 
 @pytest.mark.parametrize(("name", "file"), VARIANTS)

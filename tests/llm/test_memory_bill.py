@@ -64,7 +64,9 @@ def test_scratch_counts_every_buffer():
     local = dataclasses.replace(TOY, rope_local_theta=1e4)
     assert scratch_bytes(local, 5) - scratch_bytes(TOY, 5) == 5 * 4 * 8
     experts = dataclasses.replace(TOY, n_experts=7, n_experts_used=2, d_expert_ffn=96, d_ffn=0)
-    assert scratch_bytes(experts, 5) - scratch_bytes(TOY, 5) == 5 * 4 * 7
+    # Seven scores; for two choices an id, a weight, a gate of 96, an output of 64, and codes of 96.
+    a_token = 4 * (2 * 64 + 2 * 64 + 2 * 16 + 2 * 4) + 4 * (7 + 2 * (2 + 96 + 64))
+    assert scratch_bytes(experts, 5) == 5 * (a_token + 2 * (192 + 6 * 4)) + 400
 
 
 def test_bill():
