@@ -20,7 +20,7 @@
 #include "attention_loops.h"
 
 enum { RML_SPAN = 256 };
-enum { RML_TILE_ROWS = 24 }; /* rows of a tile, unless a single query has more */
+enum { RML_FEW = 8, RML_TILE = 48 }; /* few queries; the most of a tile */
 
 typedef struct {
     rml_kv kv;
@@ -55,7 +55,6 @@ typedef struct {
     int64_t position;   /* of the first query */
     float *q;           /* groups of SCORE_ROWS rows, each (D, rows) */
     float *p;           /* (rows, 32): scores, then weights */
-    float *m;           /* (rows): maximum with this block's scores */
     float *factor;      /* (rows): of what came before this block */
     float *span;        /* (rows, row size): the span under way */
     float *total;       /* (rows, row size): the spans before it */
@@ -69,8 +68,7 @@ static ptrdiff_t rml_tile_space(rml_tile *t, float *base) {
 #define RML_TAKE(field, size) (t->field = base ? base + n : NULL, n += rml_round16(size))
     RML_TAKE(q, rows * d);
     RML_TAKE(p, rows * RML_BLOCK);
-    RML_TAKE(m, rows);
-    RML_TAKE(factor, rows + RML_LANES);
+    RML_TAKE(factor, rows);
     RML_TAKE(span, rows * rml_row_size(t->a));
     RML_TAKE(total, rows * rml_row_size(t->a));
     RML_TAKE(page, rml_round16(d) * RML_BLOCK);
@@ -94,17 +92,25 @@ static void rml_tile_start(rml_tile *t, ptrdiff_t tile, ptrdiff_t head) {
     t->n = rml_least(a->n_tokens - t->token, a->tile);
     t->position = *a->position + t->token;
     const ptrdiff_t rows = t->n * shared;
-    memset(t->factor, 0, (size_t)(rows + RML_LANES) * sizeof(float));
     for (ptrdiff_t r = 0; r < rows; ++r) {
         const ptrdiff_t first = r / RML_SCORE_ROWS * RML_SCORE_ROWS;
         const ptrdiff_t n = rml_least(rows - first, RML_SCORE_ROWS);
-        const float *from = a->q + ((t->token + r / shared) * heads + head * shared + r % shared) * d;
+        const ptrdiff_t query = t->token + r / shared, query_head = head * shared + r % shared;
+        const float *from = a->q + (query * heads + query_head) * d;
         float *to = t->q + first * d + (r - first);
         for (ptrdiff_t i = 0; i < d; ++i) to[i * n] = from[i];
     }
 }
 
 /* ---------------------------------------------------------------- softmax */
+
+#if defined(__AVX512F__)
+static const int_lanes rml_count = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#elif defined(__AVX2__)
+static const int_lanes rml_count = {0, 1, 2, 3, 4, 5, 6, 7};
+#else
+static const int_lanes rml_count = {0, 1, 2, 3};
+#endif
 
 RML_INLINE float rml_largest(lanes v) {
 #if defined(__AVX512F__)
@@ -116,27 +122,32 @@ RML_INLINE float rml_largest(lanes v) {
 #endif
 }
 
-/* The new maximum of a row; scores of keys outside start <= k < stop are hidden. */
-RML_INLINE float rml_row_max(float *scores, float m, int start, int stop) {
-    for (int k = 0; k < start; ++k) scores[k] = -INFINITY;
-    for (int k = stop; k < RML_BLOCK; ++k) scores[k] = -INFINITY;
-    lanes largest = splat_lanes(m);
-    for (int k = 0; k < RML_BLOCK; k += RML_LANES)
-        largest = max_lanes(largest, load_lanes(scores + k));
-    return rml_largest(largest);
-}
-
-/* Scores to weights; sixteen sums of them. */
-RML_INLINE void rml_row_weights(float *scores, float m, float factor, float *l) {
-    lanes p[RML_BLOCK / RML_LANES];
-    for (int j = 0; j < RML_BLOCK / RML_LANES; ++j) {
-        p[j] = exp_lanes(load_lanes(scores + RML_LANES * j) - m);
+/* Take a block's scores into a row: they become weights, of the keys start <= k < stop. Returns the
+ * factor of what came before. */
+RML_INLINE float rml_row_softmax(float *scores, float *row, int start, int stop) {
+    enum { N = RML_BLOCK / RML_LANES, HALF = N / 2 };
+    lanes p[N];
+    for (int j = 0; j < N; ++j) p[j] = load_lanes(scores + RML_LANES * j);
+    if (start > 0 || stop < RML_BLOCK)
+        for (int j = 0; j < N; ++j) {
+            const int_lanes k = rml_count + RML_LANES * j;
+            p[j] = select_lanes((k >= start) & (k < stop), p[j], splat_lanes(-INFINITY));
+        }
+    lanes largest = splat_lanes(row[0]);
+    for (int j = 0; j < N; ++j) largest = max_lanes(largest, p[j]);
+    const float m = rml_largest(largest);
+    /* e^0 is 1 exactly, so leaving it out changes no bit. */
+    const float factor = m == row[0] ? 1.0f : exp_lanes(splat_lanes(row[0] - m))[0];
+    for (int j = 0; j < N; ++j) {
+        p[j] = exp_lanes(p[j] - m);
         store_lanes(scores + RML_LANES * j, p[j]);
     }
-    for (int j = 0; j < 16 / RML_LANES; ++j) {
-        const lanes sum = p[j] + p[j + 16 / RML_LANES], before = load_lanes(l + RML_LANES * j);
-        store_lanes(l + RML_LANES * j, fma_lanes(before, splat_lanes(factor), sum));
+    for (int j = 0; j < HALF; ++j) {
+        float *l = row + RML_ROW_L + RML_LANES * j;
+        store_lanes(l, fma_lanes(load_lanes(l), splat_lanes(factor), p[j] + p[j + HALF]));
     }
+    row[0] = m;
+    return factor;
 }
 
 /* Add a later span to a row. */
@@ -174,7 +185,7 @@ static void rml_block(rml_tile *t, int64_t key) {
     rml_block_pages(t, key + RML_BLOCK < t->position + t->n ? key + RML_BLOCK : key, next);
 
     /* Query i sees the keys start[i] <= k < stop[i] of the block, if any. */
-    int start[RML_TILE_ROWS], stop[RML_TILE_ROWS];
+    int start[RML_TILE], stop[RML_TILE];
     ptrdiff_t from = t->n, to = 0; /* queries that see some */
     for (ptrdiff_t i = 0; i < t->n; ++i) {
         const int64_t newest = t->position + i, oldest = rml_oldest(a, newest);
@@ -192,17 +203,9 @@ static void rml_block(rml_tile *t, int64_t key) {
         rml_scores((int)rml_least(rows - r, RML_SCORE_ROWS), t->q + r * d, d, &keys, a->scale,
                    t->p + r * RML_BLOCK);
 
-    for (ptrdiff_t r = from * shared; r < to * shared; ++r) {
-        const float m = t->span[r * row];
-        t->m[r] = rml_row_max(t->p + r * RML_BLOCK, m, start[r / shared], stop[r / shared]);
-        t->factor[r] = m - t->m[r];
-    }
-    for (ptrdiff_t r = from * shared; r < to * shared; r += RML_LANES)
-        store_lanes(t->factor + r, exp_lanes(load_lanes(t->factor + r)));
-    for (ptrdiff_t r = from * shared; r < to * shared; ++r) {
-        t->span[r * row] = t->m[r];
-        rml_row_weights(t->p + r * RML_BLOCK, t->m[r], t->factor[r], t->span + r * row + RML_ROW_L);
-    }
+    for (ptrdiff_t r = from * shared; r < to * shared; ++r)
+        t->factor[r] = rml_row_softmax(t->p + r * RML_BLOCK, t->span + r * row, start[r / shared],
+                                       stop[r / shared]);
 
     const rml_pages values = rml_value_pages(&a->kv, t->head, now, next, t->page);
     for (ptrdiff_t i = from, n; i < to; i += n) {
@@ -263,7 +266,7 @@ static void rml_attend_tiles(const rml_attention *a, ptrdiff_t start, ptrdiff_t 
     }
 }
 
-/* For a single tile, items are spans, one kv head after another; what becomes of each is kept in
+/* For few queries: items are spans, one kv head after another; what becomes of each is kept in
  * the shared scratch memory. How many there are depends on the position: `parts` is the largest
  * number, and those of today are dealt out in its stead. */
 static void rml_attend_spans(const rml_attention *a, ptrdiff_t start, ptrdiff_t stop,

@@ -8,7 +8,8 @@ spans of 256 keys, so that every thread has work however few heads there are.
 cdef extern from "attention.h" nogil:
     enum: RML_PAGE
     enum: RML_SPAN
-    enum: RML_TILE_ROWS
+    enum: RML_FEW
+    enum: RML_TILE
     ctypedef enum rml_kv_type:
         RML_KV_F32
         RML_KV_F16
@@ -95,7 +96,10 @@ cdef class Attend(Op):
         a.n_tokens, a.n_kv_heads = q.shape[0], k_pages.shape[2]
         a.n_shared = q.shape[1] // a.n_kv_heads
         a.window, a.scale = window, scale
-        a.tile = max(1, RML_TILE_ROWS // a.n_shared)
+        if a.n_tokens <= RML_FEW:
+            a.tile = max(1, a.n_tokens)
+        else:  # some 48 rows, which is fastest; less if there would be too little to share
+            a.tile = max(1, min(RML_TILE // a.n_shared, (a.n_tokens * a.n_kv_heads + 7) // 8))
 
         kv.d, kv.size = q.shape[2], k_pages.itemsize
         kv.type = {4: RML_KV_F32, 2: RML_KV_F16, 1: RML_KV_INT8}[kv.size]
@@ -113,7 +117,7 @@ cdef class Attend(Op):
         tile.a = a
         self.scratch_per_thread = a.per_thread = 4 * rml_tile_space(&tile, NULL)
         self.args = &self.a
-        if a.n_tokens <= a.tile:
+        if a.n_tokens <= RML_FEW:
             spans = len(page_table) * RML_PAGE // RML_SPAN + 1
             if window > 0:
                 spans = min(spans, (window + a.n_tokens) // RML_SPAN + 2)

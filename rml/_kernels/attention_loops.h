@@ -100,11 +100,11 @@ static void rml_values(ptrdiff_t rows, const float *p, const float *factor,
                        const rml_pages *values, ptrdiff_t wide, int start, int stop, float *acc,
                        ptrdiff_t row) {
     enum { FULL = RML_VALUE_VECS * RML_LANES, PART = 16 / RML_LANES };
-    for (ptrdiff_t r = 0; r < rows; r += RML_VALUE_ROWS) {
-        const ptrdiff_t left = rows - r;
-        const float *weights = p + r * RML_BLOCK, *factors = factor + r;
-        for (ptrdiff_t i = 0; i < wide;) {
-            const int full = wide - i >= FULL;
+    for (ptrdiff_t i = 0; i < wide;) {
+        const int full = wide - i >= FULL;
+        for (ptrdiff_t r = 0; r < rows; r += RML_VALUE_ROWS) {
+            const ptrdiff_t left = rows - r;
+            const float *weights = p + r * RML_BLOCK, *factors = factor + r;
             float *to = acc + r * row + i;
             switch (left < RML_VALUE_ROWS ? left : RML_VALUE_ROWS) {
 #define RML_CASE(N)                                                                             \
@@ -119,8 +119,8 @@ static void rml_values(ptrdiff_t rows, const float *p, const float *factor,
                 RML_CASE(1) RML_CASE(2) RML_CASE(3) RML_CASE(4) RML_CASE(5) RML_CASE(6)
 #undef RML_CASE
             }
-            i += full ? FULL : 16;
         }
+        i += full ? FULL : 16;
     }
 }
 

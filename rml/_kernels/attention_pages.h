@@ -8,7 +8,7 @@ enum { RML_PAGE = 16, RML_BLOCK = 32 };
 
 typedef enum { RML_KV_F32, RML_KV_F16, RML_KV_INT8 } rml_kv_type;
 
-/* The keys or the values of a cache, from the layer at hand on. */
+/* The keys and values of a cache, from the layer at hand on. */
 typedef struct {
     rml_kv_type type;
     ptrdiff_t size;          /* bytes of a number */
@@ -45,7 +45,7 @@ RML_INLINE lanes rml_load_codes(const int8_t *p) {
 #endif
 }
 
-/* n codes with one scale. */
+/* n codes that share a scale. */
 RML_INLINE void rml_widen_group(int n, const int8_t *codes, float scale, float *to) {
 #pragma GCC unroll 8
     for (int i = 0; i < n; i += RML_LANES) store_lanes(to + i, rml_load_codes(codes + i) * scale);
@@ -71,32 +71,33 @@ static const float *rml_widen_keys(const rml_kv *kv, ptrdiff_t at, float *to) {
     return to;
 }
 
+/* One number of the values. */
+RML_INLINE float rml_number(const rml_kv *kv, ptrdiff_t i) {
+    if (kv->type == RML_KV_F32) return ((const float *)kv->v)[i];
+    if (kv->type == RML_KV_F16) return rml_half_to_float(((const uint16_t *)kv->v)[i]);
+    return (float)((const int8_t *)kv->v)[i] * kv->v_scales[i / kv->group];
+}
+
 /* Values of a page, (16, D rounded up to 16), zeros in the gap: where they are, or widened. */
 static const float *rml_widen_values(const rml_kv *kv, ptrdiff_t at, float *to) {
-    const ptrdiff_t d = kv->d, wide = rml_round16(d), vectors = d / 16 * 16;
-    const float *f32 = (const float *)kv->v + at * d * RML_PAGE;
-    if (kv->type == RML_KV_F32 && d == wide) return f32;
-    for (ptrdiff_t k = 0; k < RML_PAGE; ++k, to += wide) {
-        const ptrdiff_t row = (at * RML_PAGE + k) * d;
-        ptrdiff_t i = 0;
-        if (kv->type == RML_KV_F32) {
-            for (; i < d; ++i) to[i] = ((const float *)kv->v)[row + i];
-        } else if (kv->type == RML_KV_F16) {
-            const uint16_t *from = (const uint16_t *)kv->v + row;
-            for (; i < vectors; i += RML_LANES) store_lanes(to + i, load_half_lanes(from + i));
-            for (; i < d; ++i) to[i] = rml_half_to_float(from[i]);
-        } else {
-            const int8_t *from = (const int8_t *)kv->v + row;
-            const float *scales = kv->v_scales + row / kv->group;
-            if (kv->group == 32)
-                for (; i < d; i += 32) rml_widen_group(32, from + i, *scales++, to + i);
-            else if (kv->group == 16)
-                for (; i < d; i += 16) rml_widen_group(16, from + i, *scales++, to + i);
-            for (; i < d; ++i) to[i] = (float)from[i] * scales[i / kv->group];
-        }
-        for (; i < wide; ++i) to[i] = 0;
+    const ptrdiff_t d = kv->d, wide = rml_round16(d), n = d * RML_PAGE, group = kv->group;
+    if (d == wide && kv->type == RML_KV_F32) return (const float *)kv->v + at * n;
+    if (d == wide && kv->type == RML_KV_F16) {
+        const uint16_t *from = (const uint16_t *)kv->v + at * n;
+        for (ptrdiff_t i = 0; i < n; i += RML_LANES) store_lanes(to + i, load_half_lanes(from + i));
+    } else if (d == wide) {
+        const int8_t *codes = (const int8_t *)kv->v + at * n;
+        const float *scales = kv->v_scales + at * (n / group);
+        if (group == 32)
+            for (ptrdiff_t i = 0; i < n; i += 32) rml_widen_group(32, codes + i, *scales++, to + i);
+        else
+            for (ptrdiff_t i = 0; i < n; i += 16) rml_widen_group(16, codes + i, *scales++, to + i);
+    } else {
+        for (ptrdiff_t k = 0; k < RML_PAGE; ++k)
+            for (ptrdiff_t i = 0; i < wide; ++i)
+                to[k * wide + i] = i < d ? rml_number(kv, at * n + k * d + i) : 0;
     }
-    return to - RML_PAGE * wide;
+    return to;
 }
 
 /* Of the pages now[2], to be followed by next[2], one head's keys; `space` has room for them. */

@@ -24,7 +24,7 @@ cdef struct StoreKVArgs:
 
 
 cdef void store_heads(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) noexcept nogil:
-    """Items are tokens, one kv head after another: a thread writes whole pages, as far as it can."""
+    """Items are tokens, one kv head after another, so that a thread writes whole pages."""
     cdef StoreKVArgs *a = <StoreKVArgs *>p
     cdef Py_ssize_t i, head, token, at, groups = a.d // a.group
     cdef Py_ssize_t page, slot
@@ -48,11 +48,6 @@ cdef void store_heads(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) no
                            a.k_scales + at * groups + slot, RML_PAGE, a.group)
             rml_store_int8(v, a.d, <int8_t *>a.v_pages + (at + slot) * a.d,
                            a.v_scales + (at + slot) * groups, 1, a.group)
-
-
-cdef void store_token(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) noexcept nogil:
-    """One item is the only token: too little work to be divided."""
-    store_heads(p, 0, (<StoreKVArgs *>p).n_kv_heads, thread)
 
 
 cdef class StoreKV(Op):
@@ -80,10 +75,7 @@ cdef class StoreKV(Op):
             offset *= a.d // a.group
             a.k_scales, a.v_scales = _f32(k_scales) + offset, _f32(v_scales) + offset
         self.args = &self.a
-        if a.n_tokens == 1:
-            self.add_stage(store_token, 1)
-        else:
-            self.add_stage(store_heads, a.n_tokens * a.n_kv_heads)
+        self.add_stage(store_heads, a.n_tokens * a.n_kv_heads)
 
     cdef int prepare(self, int n_threads) except -1:
         return require_pages(self.page_table, self.position, self.a.n_tokens, 1, self.n_pages)

@@ -1,4 +1,4 @@
-/* Rotary position embedding of one token, one head. Nothing is fused: the bits are the definition's. */
+/* Rotary position embedding. Nothing is fused: the bits are those of the definition. */
 #ifndef RML_ROPE_H
 #define RML_ROPE_H
 
