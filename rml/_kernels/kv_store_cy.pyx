@@ -1,4 +1,4 @@
-"""Twin of kv_store_py: one head of one token an item."""
+"""Twin of kv_store_py: one head of one token an item; a single token is one item."""
 
 cdef extern from "kv_store.h" nogil:
     void rml_store_f32(const float *x, Py_ssize_t d, float *to, Py_ssize_t step)
@@ -50,6 +50,11 @@ cdef void store_heads(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) no
                            a.v_scales + (at + slot) * groups, 1, a.group)
 
 
+cdef void store_token(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) noexcept nogil:
+    """One item is the only token: too little work to be divided."""
+    store_heads(p, 0, (<StoreKVArgs *>p).n_kv_heads, thread)
+
+
 cdef class StoreKV(Op):
     cdef StoreKVArgs a
     cdef object page_table, position
@@ -75,7 +80,10 @@ cdef class StoreKV(Op):
             offset *= a.d // a.group
             a.k_scales, a.v_scales = _f32(k_scales) + offset, _f32(v_scales) + offset
         self.args = &self.a
-        self.add_stage(store_heads, a.n_tokens * a.n_kv_heads)
+        if a.n_tokens == 1:
+            self.add_stage(store_token, 1)
+        else:
+            self.add_stage(store_heads, a.n_tokens * a.n_kv_heads)
 
     cdef int prepare(self, int n_threads) except -1:
         return require_pages(self.page_table, self.position, self.a.n_tokens, 1, self.n_pages)
