@@ -103,10 +103,16 @@ class Candidates:
         present[present] = self.ids[order[at[present]]] == ids[present]
         return order[at[present]], present
 
+    @property
+    def top(self) -> np.float32:
+        """The largest logit."""
+        largest: np.float32 = self.logits[0] if self.descending else self.logits.max()
+        return largest
+
     def weights(self) -> Floats:
         """Softmax without its division: exp(logit - largest logit), shape (n,)."""
-        top = self.logits.max()
-        if np.isposinf(top):  # a tiny temperature took the largest logits out of float32's range
+        top = self.top
+        if top == np.inf:  # a tiny temperature took the largest logits out of float32's range
             return np.isposinf(self.logits).astype(np.float32)
         with np.errstate(over="ignore", under="ignore"):
             weights: Floats = np.exp(self.logits - top)
@@ -123,7 +129,7 @@ def largest(values: Floats, k: int) -> Ids:
     """Find the k largest values without sorting the rest.
 
     Values are dealt into groups, and the k-th largest of the groups' maxima is a lower bound of the
-    k-th largest value: only groups that reach it are looked at again.
+    k-th largest value: what does not reach it needs no sorting.
 
     Parameters
     ----------
@@ -137,16 +143,10 @@ def largest(values: Floats, k: int) -> Ids:
     ndarray of intp, shape (k,)
         Indices, the largest value first; of equals the smaller index first.
     """
-    rows, rest = divmod(len(values), _GROUPS)
+    rows = len(values) // _GROUPS
     if rows > 1 and k <= _GROUPS // 4:
-        body = values[: rows * _GROUPS].reshape(rows, _GROUPS)  # a column is a group
-        maxima = body.max(axis=0)
-        least = _kth_largest(maxima, k)
-        columns = np.flatnonzero(maxima >= least)
-        row, column = np.nonzero(body[:, columns] >= least)
-        chosen = row * _GROUPS + columns[column]
-        tail = np.flatnonzero(values[len(values) - rest :] >= least) + rows * _GROUPS
-        chosen = np.concatenate([chosen, tail])
+        maxima = values[: rows * _GROUPS].reshape(rows, _GROUPS).max(axis=0)  # a column is a group
+        chosen = np.flatnonzero(values >= _kth_largest(maxima, k))
     else:
         chosen = np.arange(len(values), dtype=np.intp)
     found = values[chosen]

@@ -170,7 +170,7 @@ class Sampler:
                 )
         logits[self._bias_ids] += self._biases
         logits[self._banned] = -np.inf
-        if np.isneginf(logits.max()):
+        if logits.max() == -np.inf:
             raise ArgumentError("bans, logit_bias and logits processors leave no token to choose")
         return Candidates.of(logits)
 

@@ -47,8 +47,8 @@ def temperature(
     divisor = np.float32(max(value, GREEDY_BELOW))
     with np.errstate(over="ignore"):
         logits = candidates.logits / divisor
-        if not np.isfinite(logits.max()):  # out of float32's range: only differences count
-            logits = (candidates.logits - candidates.logits.max()) / divisor
+        if not np.isfinite(candidates.top / divisor):  # out of float32's range: differences count
+            logits = (candidates.logits - candidates.top) / divisor
     return Candidates(candidates.ids, logits, candidates.descending)
 
 
@@ -62,7 +62,7 @@ def top_n_sigma(candidates: Candidates, n: float) -> Candidates:
         spread = float(finite.std())
     if not math.isfinite(spread):
         spread = float(finite.std(dtype=np.float64))
-    least = float(logits.max()) - n * spread
+    least = float(candidates.top) - n * spread
     return candidates.at(logits >= least, descending=candidates.descending)
 
 
@@ -81,11 +81,13 @@ def top_p(candidates: Candidates, p: float) -> Candidates:
         return candidates
     weights = candidates.weights()
     total = float(weights.sum())
+    goal = (p - _BORDER) * total
+    if candidates.descending:
+        return candidates.at(slice(_count_to(goal, weights)), descending=True)
     # Tokens below this share, all together, cannot be what is missing to `p`: they need no sorting.
     share = np.float32((1 - p) * total / len(weights))
     likeliest = np.sort(weights[weights >= share])[::-1]
-    cumulative = np.cumsum(likeliest.astype(np.float64))  # faster than casting on the way
-    count = 1 + int(np.searchsorted(cumulative[:-1], (p - _BORDER) * total))
+    count = _count_to(goal, likeliest)
     least = likeliest[count - 1]
     kept = weights >= least
     # Of tokens as likely as the last one kept, those with the largest ids go.
@@ -98,7 +100,7 @@ def min_p(candidates: Candidates, p: float) -> Candidates:
     """Keep tokens at least `p` times as likely as the likeliest one; p <= 0 keeps all."""
     if p <= 0:
         return candidates
-    least = candidates.logits.max() + np.float32(min(0.0, math.log(p)))
+    least = candidates.top + np.float32(min(0.0, math.log(p)))
     return candidates.at(candidates.logits >= least, descending=candidates.descending)
 
 
@@ -150,7 +152,7 @@ def limit_surprise(candidates: Candidates, limit: float) -> Candidates:
 
 def greedy(candidates: Candidates) -> int:
     """Take the token with the largest logit; of equals the one that comes first."""
-    return int(candidates.ids[candidates.logits.argmax()])
+    return int(candidates.ids[0 if candidates.descending else candidates.logits.argmax()])
 
 
 def draw(candidates: Candidates, chance: float) -> int:
@@ -181,6 +183,12 @@ def draw(candidates: Candidates, chance: float) -> int:
         weights = weights[at : at + n]
     cumulative = np.cumsum(weights, dtype=np.float64)
     return int(candidates.ids[at + _reached(cumulative, chance * cumulative[-1])])
+
+
+def _count_to(goal: float, weights: Floats) -> int:
+    """How many of the first weights reach a sum; all of them if they do not."""
+    cumulative = np.cumsum(weights.astype(np.float64))  # faster than casting on the way
+    return 1 + int(np.searchsorted(cumulative[:-1], goal))
 
 
 def _reached(cumulative: npt.NDArray[np.float64], goal: float) -> int:
