@@ -19,9 +19,7 @@ Shapes: T tokens of a call, D model width, H query heads, G key heads, W head wi
 feed-forward network, V vocabulary, E experts, of which a token uses k.
 """
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +31,11 @@ from rml.errors import ArgumentError, ClosedError, ContextOverflow, UnsupportedM
 from rml.files import Checkpoint
 from rml.llm.config import ModelConfig
 from rml.llm.kv_cache import KVCache
+from rml.llm.layers import Experts, Layer, load_layer
 from rml.llm.plan import Aborted, Plan
 from rml.llm.rope import Rope
 from rml.llm.weight_source import WeightMatrix, WeightSource
+from rml.llm.workspace import Workspace
 
 __all__ = ["DecoderLM"]
 
@@ -43,78 +43,6 @@ F32 = npt.NDArray[np.float32]
 
 MAX_TOKENS = 512  # tokens of one plan; a longer prompt runs in pieces, with the same bits
 KEPT_PLANS = 4  # of other sizes than one token
-
-
-@dataclass(frozen=True, slots=True)
-class _FeedForward:
-    """Weights of a gated feed-forward network."""
-
-    gate: WeightMatrix
-    up: WeightMatrix
-    down: WeightMatrix
-
-
-@dataclass(frozen=True, slots=True)
-class _Experts:
-    """Weights of a mixture of experts: a matrix for each expert, and what chooses among them."""
-
-    router: WeightMatrix
-    gates: list[WeightMatrix]
-    ups: list[WeightMatrix]
-    downs: list[WeightMatrix]
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """Weights of one layer; None where the recipe has no such part."""
-
-    attn_norm: F32
-    q: WeightMatrix
-    k: WeightMatrix
-    v: WeightMatrix
-    biases: tuple[F32, F32, F32] | None
-    q_norm: F32 | None
-    k_norm: F32 | None
-    attn_output: WeightMatrix
-    post_attn_norm: F32 | None
-    ffn_norm: F32
-    ffn: _FeedForward | _Experts
-    post_ffn_norm: F32 | None
-
-
-def _aligned(*shape: int) -> F32:
-    """Zeros that begin at a cache line, so that no vector of a row straddles two of them."""
-    n = math.prod(shape)
-    memory = np.zeros(n + 15, np.float32)
-    start = -memory.ctypes.data // 4 % 16
-    return memory[start : start + n].reshape(shape)
-
-
-class _Workspace:
-    """Arrays of a step and the plans that use them; belongs to one cache."""
-
-    def __init__(self, config: ModelConfig, n_tokens: int) -> None:
-        array = _aligned
-        self.n_tokens = n_tokens
-        self.ids = np.zeros(n_tokens, np.int32)
-        self.x = array(n_tokens, config.d_model)
-        self.normed = array(n_tokens, config.d_model)
-        self.q = array(n_tokens, config.n_heads, config.head_dim)
-        self.k = array(n_tokens, config.n_kv_heads, config.head_dim)
-        self.v = array(n_tokens, config.n_kv_heads, config.head_dim)
-        self.mixed = array(n_tokens, config.n_heads, config.head_dim)
-        self.branch = array(n_tokens if config.sandwich_norms else 0, config.d_model)
-        self.hidden = array(n_tokens, 0 if config.n_experts else config.d_ffn)
-        self.expert_scores = array(n_tokens, config.n_experts)
-        self.expert_ids = np.zeros((n_tokens, config.n_experts_used), np.int32)
-        self.expert_weights = array(n_tokens, config.n_experts_used)
-        self.angles = [
-            (array(n_tokens, config.head_dim // 2), array(n_tokens, config.head_dim // 2))
-            for _ in range(2 if config.rope_local_theta is not None else 1)
-        ]
-        self.logits = array(1, config.n_vocab)
-        self.scratch = _kernels.Scratch()
-        self.plans: dict[tuple[int, bool], Plan] = {}
 
 
 class DecoderLM:
@@ -177,7 +105,7 @@ class DecoderLM:
             else weights.matrix("output.weight", c.n_vocab, c.d_model)
         )
         self._output_norm = weights.vector("output_norm.weight", c.d_model)
-        self._layers = [_load_layer(weights, c, i) for i in range(c.n_layers)]
+        self._layers = [load_layer(weights, c, i) for i in range(c.n_layers)]
 
     def new_cache(
         self, n_ctx: int | None = None, kv_type: str = "f16", *, n_sequences: int = 1
@@ -322,7 +250,7 @@ class DecoderLM:
 
     def _steps(
         self, ids: npt.NDArray[np.int32], cache: KVCache, *, head: bool
-    ) -> Iterator[tuple[slice, _Workspace]]:
+    ) -> Iterator[tuple[slice, Workspace]]:
         """Run the tokens in pieces; `head` asks for the logits of the very last one."""
         workspace = self._workspace(cache, min(len(ids), MAX_TOKENS))
         before = cache.size
@@ -341,32 +269,32 @@ class DecoderLM:
                 cache.truncate(before)
             raise
 
-    def _all_logits(self, workspace: _Workspace, out: F32) -> None:
+    def _all_logits(self, workspace: Workspace, out: F32) -> None:
         """Logits of every token of the step that has just run, (T, V)."""
         normed = workspace.normed[: len(out)]
         plan = self._output_norm_plan(workspace, normed)
         self._record_product(plan, workspace, "head", normed, [self._head], [out])
         plan.run()
 
-    def _output_norm_plan(self, workspace: _Workspace, out: F32) -> Plan:
+    def _output_norm_plan(self, workspace: Workspace, out: F32) -> Plan:
         """Normalize the residual stream of the step that has just run into `out`, (T, D)."""
         plan = Plan(self.n_threads)
         x = workspace.x[: len(out)]
         plan.record("rms_norm", "output norm", x, self._output_norm, out, eps=self.config.norm_eps)
         return plan
 
-    def _workspace(self, cache: KVCache, n_tokens: int) -> _Workspace:
+    def _workspace(self, cache: KVCache, n_tokens: int) -> Workspace:
         workspace = cache.workspace
         if (
-            not isinstance(workspace, _Workspace)
+            not isinstance(workspace, Workspace)
             or workspace.n_tokens < n_tokens
             or workspace.x.shape[1] != self.config.d_model
         ):
-            workspace = _Workspace(self.config, n_tokens)
+            workspace = Workspace(self.config, n_tokens)
             cache.workspace = workspace
         return workspace
 
-    def _plan(self, workspace: _Workspace, cache: KVCache, n_tokens: int, *, head: bool) -> Plan:
+    def _plan(self, workspace: Workspace, cache: KVCache, n_tokens: int, *, head: bool) -> Plan:
         key = (n_tokens, head)
         if key not in workspace.plans:
             others = [k for k in workspace.plans if k[0] > 1]
@@ -377,7 +305,7 @@ class DecoderLM:
 
     # ---- the recipe ----
 
-    def _record(self, workspace: _Workspace, cache: KVCache, n: int, *, head: bool) -> Plan:
+    def _record(self, workspace: Workspace, cache: KVCache, n: int, *, head: bool) -> Plan:
         c, w = self.config, workspace
         plan = Plan(self.n_threads, cache.abort)
         x = w.x[:n]
@@ -401,7 +329,7 @@ class DecoderLM:
     def _record_angles(
         self,
         plan: Plan,
-        w: _Workspace,
+        w: Workspace,
         cache: KVCache,
         ropes: tuple[Rope | None, ...],
         n: int,
@@ -420,10 +348,10 @@ class DecoderLM:
     def _record_attention(
         self,
         plan: Plan,
-        w: _Workspace,
+        w: Workspace,
         cache: KVCache,
         i: int,
-        layer: _Layer,
+        layer: Layer,
         n: int,
         angles: tuple[F32, F32] | None,
     ) -> None:
@@ -457,14 +385,12 @@ class DecoderLM:
             layer.post_attn_norm, n,
         )  # fmt: skip
 
-    def _record_feed_forward(
-        self, plan: Plan, w: _Workspace, i: int, layer: _Layer, n: int
-    ) -> None:
+    def _record_feed_forward(self, plan: Plan, w: Workspace, i: int, layer: Layer, n: int) -> None:
         c = self.config
         x, normed = w.x[:n], w.normed[:n]
         at = f"layer {i}: "
         plan.record("rms_norm", at + "feed-forward norm", x, layer.ffn_norm, normed, eps=c.norm_eps)
-        if isinstance(layer.ffn, _Experts):
+        if isinstance(layer.ffn, Experts):
             self._record_experts(plan, w, at, layer.ffn, n)
             return
         hidden = w.hidden[:n]  # (T, F)
@@ -476,9 +402,7 @@ class DecoderLM:
             plan, w, at + "feed-forward output", hidden, layer.ffn.down, layer.post_ffn_norm, n
         )
 
-    def _record_experts(
-        self, plan: Plan, w: _Workspace, at: str, experts: _Experts, n: int
-    ) -> None:
+    def _record_experts(self, plan: Plan, w: Workspace, at: str, experts: Experts, n: int) -> None:
         c = self.config
         x, normed = w.x[:n], w.normed[:n]
         scores, ids, weights = w.expert_scores[:n], w.expert_ids[:n], w.expert_weights[:n]
@@ -495,7 +419,7 @@ class DecoderLM:
     def _record_branch(
         self,
         plan: Plan,
-        w: _Workspace,
+        w: Workspace,
         label: str,
         h: F32,
         weight: WeightMatrix,
@@ -517,7 +441,7 @@ class DecoderLM:
     def _record_product(
         self,
         plan: Plan,
-        w: _Workspace,
+        w: Workspace,
         label: str,
         x: F32,
         weights: list[WeightMatrix],
@@ -533,52 +457,3 @@ class DecoderLM:
 def _run_unless_aborted(plan: Plan) -> None:
     if plan.abort[0] or not plan.run():
         raise Aborted
-
-
-def _load_layer(weights: WeightSource, c: ModelConfig, i: int) -> _Layer:
-    """Ask for every tensor that the configuration implies."""
-
-    def matrix(name: str, rows: int, cols: int) -> WeightMatrix:
-        return weights.matrix(f"blk.{i}.{name}.weight", rows, cols)
-
-    def norm(name: str, size: int, *, wanted: bool = True) -> F32 | None:
-        return weights.vector(f"blk.{i}.{name}.weight", size) if wanted else None
-
-    def bias(name: str, size: int) -> F32:
-        return weights.vector(f"blk.{i}.{name}.bias", size)
-
-    whole, normed = c.qk_norm == "whole", c.qk_norm != "none"
-    return _Layer(
-        attn_norm=weights.vector(f"blk.{i}.attn_norm.weight", c.d_model),
-        q=matrix("attn_q", c.q_size, c.d_model),
-        k=matrix("attn_k", c.kv_size, c.d_model),
-        v=matrix("attn_v", c.kv_size, c.d_model),
-        biases=(bias("attn_q", c.q_size), bias("attn_k", c.kv_size), bias("attn_v", c.kv_size))
-        if c.qkv_bias
-        else None,
-        q_norm=norm("attn_q_norm", c.q_size if whole else c.head_dim, wanted=normed),
-        k_norm=norm("attn_k_norm", c.kv_size if whole else c.head_dim, wanted=normed),
-        attn_output=matrix("attn_output", c.d_model, c.q_size),
-        post_attn_norm=norm("post_attention_norm", c.d_model, wanted=c.sandwich_norms),
-        ffn_norm=weights.vector(f"blk.{i}.ffn_norm.weight", c.d_model),
-        ffn=_load_experts(weights, c, i)
-        if c.n_experts
-        else _FeedForward(
-            gate=matrix("ffn_gate", c.d_ffn, c.d_model),
-            up=matrix("ffn_up", c.d_ffn, c.d_model),
-            down=matrix("ffn_down", c.d_model, c.d_ffn),
-        ),
-        post_ffn_norm=norm("post_ffw_norm", c.d_model, wanted=c.sandwich_norms),
-    )
-
-
-def _load_experts(weights: WeightSource, c: ModelConfig, i: int) -> _Experts:
-    def experts(name: str, rows: int, cols: int) -> list[WeightMatrix]:
-        return weights.experts(f"blk.{i}.{name}.weight", c.n_experts, rows, cols)
-
-    return _Experts(
-        router=weights.matrix(f"blk.{i}.ffn_gate_inp.weight", c.n_experts, c.d_model),
-        gates=experts("ffn_gate_exps", c.d_expert_ffn, c.d_model),
-        ups=experts("ffn_up_exps", c.d_expert_ffn, c.d_model),
-        downs=experts("ffn_down_exps", c.d_model, c.d_expert_ffn),
-    )
