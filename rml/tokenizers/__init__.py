@@ -5,8 +5,21 @@ words), `bpe` and `byte_level`; `chat_template`, then `template_sandbox`, `templ
 `marked_text` behind it; `loading` finds the tokenizer of a file.
 """
 
-from rml.tokenizers.chat_template import UNSET, ChatTemplate
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from rml.tokenizers.loading import load_tokenizer
 from rml.tokenizers.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from rml.tokenizers.chat_template import UNSET, ChatTemplate
+
 __all__ = ["UNSET", "ChatTemplate", "Tokenizer", "load_tokenizer"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+    # Imported when first used: jinja2 takes a third of the time that a plain completion needs for
+    # imports, and only chats need it.
+    if name in {"UNSET", "ChatTemplate"}:
+        return getattr(import_module("rml.tokenizers.chat_template"), name)
+    raise AttributeError(f"module 'rml.tokenizers' has no attribute {name!r}")

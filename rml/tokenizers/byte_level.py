@@ -8,6 +8,8 @@ Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2
 ``ByteLevel`` pre-tokenizer of Hugging Face tokenizers, which spells bytes alike.
 """
 
+from rml.errors import ArgumentError
+
 __all__ = ["BYTE_TO_CHAR", "CHAR_TO_BYTE", "as_bytes", "as_text", "from_visible", "to_visible"]
 
 _PRINTING = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
@@ -42,7 +44,9 @@ def as_text(data: str | bytes) -> str:
     """Text to tokenize: bytes that are not UTF-8 become lone surrogates (``surrogateescape``)."""
     if isinstance(data, str):
         return data
-    return bytes(data).decode("utf-8", "surrogateescape")
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data).decode("utf-8", "surrogateescape")
+    raise ArgumentError(f"text is str or bytes, not {type(data).__name__}")
 
 
 def as_bytes(text: str) -> bytes:

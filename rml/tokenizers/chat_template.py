@@ -172,21 +172,21 @@ class ChatTemplate:
         if add_generation_prompt is not UNSET:
             given["add_generation_prompt"] = add_generation_prompt
         given = {name: value for name, value in given.items() if value is not UNSET}
-        text = self._run(given, _parsed_arguments(prepared))
+        text = self._run(given, _adapted(prepared))
         if mark:
             text = _cut_at(text, mark)
         return list(_parts(text))
 
-    def _run(self, variables: dict[str, Any], parsed: list[dict[str, Any]] | None) -> MarkedText:
-        """Render; where that fails, once more with tool-call arguments as mappings."""
+    def _run(self, variables: dict[str, Any], others: list[list[dict[str, Any]]]) -> MarkedText:
+        """Render; where that fails, once more with the messages in another form."""
         sandbox = self._sandbox
         try:
             with sandbox.guard.running(_size(variables)):
                 context = self._template.new_context(variables)
                 return sandbox.join(self._template.root_render_func(context))
         except Exception as error:
-            if parsed is not None and not isinstance(error, SecurityError):
-                return self._run(variables | {"messages": parsed}, None)
+            if others and not isinstance(error, SecurityError):
+                return self._run(variables | {"messages": others[0]}, others[1:])
             if isinstance(error, RefusalError):
                 raise TemplateError(str(error.message)) from None
             reason = str(error) if isinstance(error, SecurityError) else _described(error)
@@ -208,23 +208,38 @@ def _prepared(message: Mapping[str, Any]) -> dict[str, Any]:
     return prepared
 
 
-def _parsed_arguments(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]] | None:
-    """Return the messages with JSON text of tool-call arguments as mappings, or None.
+def _adapted(messages: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Other forms of the messages, for templates that do not read the given one.
 
-    The OpenAI interface gives arguments as JSON text, and many templates read only mappings.
-    None means that there is no such text.
+    The OpenAI interface gives arguments of tool calls as JSON text, and many templates read only
+    mappings; it allows content in parts, and many read only text.
     """
-    found = False
-    result = []
-    for message in messages:
-        calls = message.get("tool_calls")
-        if not isinstance(calls, list | tuple):
-            result.append(message)
-            continue
-        parsed = [_parsed_call(call) for call in calls]
-        found |= any(new is not old for new, old in zip(parsed, calls, strict=True))
-        result.append(message | {"tool_calls": parsed})
-    return result if found else None
+    forms = [list(messages)]
+    for change in (_with_parsed_calls, _with_joined_content):
+        changed = [change(message) for message in forms[-1]]
+        if any(new is not old for new, old in zip(changed, forms[-1], strict=True)):
+            forms.append(changed)
+    return forms[1:]
+
+
+def _with_parsed_calls(message: dict[str, Any]) -> dict[str, Any]:
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list | tuple):
+        return message
+    parsed = [_parsed_call(call) for call in calls]
+    if all(new is old for new, old in zip(parsed, calls, strict=True)):
+        return message
+    return message | {"tool_calls": parsed}
+
+
+def _with_joined_content(message: dict[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list | tuple):
+        return message
+    texts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
+    if not all(isinstance(text, str) for text in texts):
+        return message
+    return message | {"content": "".join(str(text) for text in texts)}
 
 
 def _parsed_call(call: Any) -> Any:

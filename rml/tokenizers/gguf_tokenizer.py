@@ -38,6 +38,19 @@ _KNOWN_MERGES: Final = {
 }
 
 
+# Phi-3's control tokens swallow white space to their right. A GGUF file cannot say so; these are
+# the tokens by which that vocabulary is known, and the ids that do it: "</s>", and all from
+# "<|assistant|>" to "<|user|>".
+_PHI3: Final = {
+    32000: "<|endoftext|>",
+    32001: "<|assistant|>",
+    32006: "<|system|>",
+    32007: "<|end|>",
+    32010: "<|user|>",
+}
+_PHI3_STRIPPING: Final = frozenset((2, *range(32001, 32011)))
+
+
 def gguf_parts(metadata: Mapping[str, Any], where: str, pre: str | None) -> Parts:
     """Build what a `Tokenizer` is made of.
 
@@ -142,11 +155,16 @@ def _merges(metadata: Mapping[str, Any], where: str) -> tuple[list[str], list[st
 
 
 def _specials(vocabulary: Vocabulary) -> list[SpecialToken]:
-    kinds = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
+    tokens = vocabulary.tokens
+    phi3 = all(i < len(tokens) and tokens[i] == text for i, text in _PHI3.items())
     return [
-        SpecialToken(text, i, control=vocabulary.types[i] != TokenType.USER_DEFINED)
+        SpecialToken(text, i, control=control, rstrip=phi3 and i in _PHI3_STRIPPING)
+        for control, kinds in (
+            (True, (TokenType.CONTROL, TokenType.UNKNOWN)),
+            (False, (TokenType.USER_DEFINED,)),
+        )
         for i in vocabulary.of_type(*kinds)
-        if (text := vocabulary.tokens[i])
+        if (text := tokens[i])
     ]
 
 

@@ -6,7 +6,8 @@ match, the leftmost wins, and of those that start together the longest.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -109,36 +110,42 @@ class SpecialTokens:
 
 
 class _Index:
-    """Tokens by text, the lengths to try for a first character, and a search for that character."""
+    """Tokens by text, a search for their first characters, and the lengths to try there."""
 
     def __init__(self, tokens: Sequence[SpecialToken]) -> None:
         self.by_text = {token.text: token for token in tokens}
+        characters = "".join(re.escape(char) for char in {text[0] for text in self.by_text})
+        self.first = re.compile(f"[{characters}]") if characters else None
+        # By the first two characters, since many vocabularies have runs of spaces as tokens and
+        # most spaces are alone.
         lengths: dict[str, set[int]] = {}
         for text in self.by_text:
-            lengths.setdefault(text[0], set()).add(len(text))
-        self.lengths = {char: sorted(ns, reverse=True) for char, ns in lengths.items()}
-        characters = "".join(map(re.escape, lengths))
-        self.first = re.compile(f"[{characters}]") if characters else None
+            lengths.setdefault(text[:2], set()).add(len(text))
+        self._lengths = {start: sorted(ns, reverse=True) for start, ns in lengths.items()}
+
+    def candidates(self, text: str, begin: int) -> Iterator[SpecialToken]:
+        """Tokens that stand at a place, the longest first."""
+        for length in self._lengths.get(text[begin : begin + 2], ()):
+            token = self.by_text.get(text[begin : begin + length])
+            if token is not None:
+                yield token
+        single = self.by_text.get(text[begin])
+        if single is not None and begin + 1 < len(text):
+            yield single
 
 
 def _longest(
     index: _Index, text: str, begin: int, written: Sequence[tuple[int, int]] | None
 ) -> SpecialToken | None:
-    for length in index.lengths[text[begin]]:
-        end = begin + length
-        token = index.by_text.get(text[begin:end])
-        if token is None:
-            continue
-        if token.control and written is not None and not _inside(begin, end, written):
-            continue
-        return token
+    for token in index.candidates(text, begin):
+        if written is None or not token.control:
+            return token
+        n = bisect_right(written, (begin, len(text))) - 1
+        if n >= 0 and begin + len(token.text) <= written[n][1]:
+            return token
     return None
 
 
 def _touches_word(text: str, begin: int, end: int) -> bool:
     before, after = text[max(begin - 1, 0) : begin], text[end : end + 1]
     return bool(_WORD.match(before) or _WORD.match(after))
-
-
-def _inside(begin: int, end: int, ranges: Sequence[tuple[int, int]]) -> bool:
-    return any(low <= begin and end <= high for low, high in ranges)

@@ -77,7 +77,9 @@ class Tokenizer:
         self._tokens = parts.tokens
         self._specials = SpecialTokens(t for t in parts.specials if not t.normalized)
         self._named = {token.text: token.id for token in parts.specials}
-        self._special_bytes = {token.id: as_bytes(token.text) for token in parts.specials}
+        # Bytes by id: those of special tokens, and of others once they were asked for.
+        self._bytes = {token.id: as_bytes(token.text) for token in parts.specials}
+        self._fragments = frozenset(self._bytes)
         self._control = frozenset(token.id for token in parts.specials if token.control)
         self._before = parts.before
         self._after = parts.after
@@ -161,15 +163,15 @@ class Tokenizer:
             it or not. Without such a token in the vocabulary nothing is added.
         """
         parts = list(parts)
-        text = ""
+        text = "".join(part for part, _ in parts)
         written: list[tuple[int, int]] = []
+        end = 0
         for part, by_template in parts:
-            start = len(text)
-            text += part
+            start, end = end, end + len(part)
             if by_template and part:
                 if written and written[-1][1] == start:
                     start = written.pop()[0]
-                written.append((start, len(text)))
+                written.append((start, end))
         pieces = self._specials.split(text, control=True, written=written)
         ids = self._encode_pieces(pieces, all(by_template for _, by_template in parts))
         if add_bos and self.bos_id is not None:
@@ -219,11 +221,13 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that one token stands for; those of a control token are its name."""
-        token_id = _checked(token_id)
-        if token_id >= self.n_vocab:
-            return b""
-        special = self._special_bytes.get(token_id)
-        return self._model.token_bytes(token_id) if special is None else special
+        found = self._bytes.get(token_id)
+        if found is None:
+            token_id = _checked(token_id)
+            if token_id >= self.n_vocab:
+                return b""
+            found = self._bytes[token_id] = self._model.token_bytes(token_id)
+        return found
 
     def is_special(self, token_id: int) -> bool:
         """Whether a token is a control token, which `decode` leaves out."""
@@ -280,10 +284,10 @@ class _Pieces:
     def __init__(self, tokenizer: Tokenizer, skip_special: bool, previous: int | None) -> None:
         self._tokenizer = tokenizer
         self._skip = tokenizer._control if skip_special else frozenset()  # noqa: SLF001
-        self._specials = tokenizer._special_bytes  # noqa: SLF001  # one class in two
+        self._fragments = tokenizer._fragments  # noqa: SLF001  # one class in two
         self._prefix = tokenizer._model.prefix  # noqa: SLF001
         self._added = self._prefix != "never" and (
-            previous is None or (self._prefix == "always" and previous in self._specials)
+            previous is None or (self._prefix == "always" and previous in self._fragments)
         )
 
     def __call__(self, ids: Iterable[int]) -> bytes:
@@ -294,7 +298,7 @@ class _Pieces:
         pieces = []
         for i in ids:
             piece = token_bytes(i)
-            if i in self._specials:
+            if i in self._fragments:
                 self._added = self._prefix == "always" or self._added
                 pieces.append(b"" if i in self._skip else piece)
             elif piece:

@@ -152,6 +152,16 @@ def test_arguments_as_json_text_stay_as_they_are_where_text_will_do():
     assert render(source, [call('{"a":  1}')]) == '{"a":  1}'
 
 
+def test_content_in_parts_serves_templates_that_need_text():
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    message = {"role": "user", "content": parts}
+
+    assert render(CHATML, [message]) == render(CHATML)
+    assert render("{{ messages[0].content[1].text }}", [message]) == "lo"
+    with pytest.raises(TemplateError, match="TypeError"):
+        render(CHATML, [{"role": "user", "content": [*parts, {"type": "image", "url": "x"}]}])
+
+
 def test_the_callers_messages_are_not_changed():
     message = call('{"a": 1}')
     before = repr(message)
