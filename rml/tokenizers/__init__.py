@@ -1,8 +1,9 @@
 """Text to ids and back, and chat messages to text.
 
-Reading order: `tokenizer` (the public class), `special_tokens`, `pretokenize` (how text is cut into
-words), `bpe` and `byte_level`; `chat_template`, then `template_sandbox`, `template_guard` and
-`marked_text` behind it; `loading` finds the tokenizer of a file.
+Reading order: `tokenizer` (the public class) and `special_tokens`; `pretokenize` (how text is cut
+into words), `bpe` and `byte_level`; `sentencepiece`; then where they come from: `gguf_tokenizer`
+with `vocabulary`, `json_tokenizer` with `json_stages` and `char_bpe`, and `loading`. For chat:
+`chat_template`, with `template_sandbox`, `template_guard` and `marked_text` behind it.
 """
 
 from importlib import import_module

@@ -23,6 +23,7 @@ from rml.tokenizers.template_sandbox import RefusalError, Sandbox
 
 __all__ = ["UNSET", "ChatTemplate", "Unset"]
 
+_MAX_REASON: Final = 1000  # characters of an error message
 _MAX_SOURCE: Final = 1 << 20  # characters; the longest in use have 30 000
 
 # Roles are part of a prompt's frame: some templates write them into a control token, as in
@@ -190,7 +191,7 @@ class ChatTemplate:
             if isinstance(error, RefusalError):
                 raise TemplateError(str(error.message)) from None
             reason = str(error) if isinstance(error, SecurityError) else _described(error)
-            raise TemplateError(f"the chat template fails: {reason}") from error
+            raise TemplateError(f"the chat template fails: {reason[:_MAX_REASON]}") from error
 
     def __repr__(self) -> str:
         return f"ChatTemplate({self.source[:40]!r}...)"

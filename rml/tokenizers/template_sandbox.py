@@ -169,7 +169,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.written = MarkedText.written
         self.concat = self.join  # type: ignore[method-assign]  # Jinja's own hook
         del self.globals["lipsum"]
-        self.globals["raise_exception"] = _raise_exception
+        self.globals["raise_exception"] = self._raise_exception
         self.filters["tojson"] = _tojson
         for name, function in self.filters.items():
             self.filters[name] = self._guarded_filter(name, function)
@@ -191,6 +191,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Call a function, macro or method."""
         guard = self.guard
         guard.step()
+        guard.check_nesting(obj)  # an error message may print it
         owner = getattr(obj, "__self__", None)
         guard.check_call(obj, owner, args)
         result = guard.spend_value(super().call(context, obj, *args, **kwargs))
@@ -244,6 +245,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
             return _marked_like((value, *rest, *kwargs.values()), result)
 
         return update_wrapper(guarded, function)
+
+    def _raise_exception(self, message: Any) -> None:
+        raise RefusalError(str(self.guard.check_text(message)))
 
     def _guarded_test(self, function: Any) -> Callable[..., Any]:
         def guarded(*args: Any) -> Any:
@@ -300,10 +304,6 @@ def _marked_like(inputs: Iterable[Any], result: Any) -> Any:
 
 def _not_null(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: not isinstance(value, NullText) and test(value)
-
-
-def _raise_exception(message: str) -> None:
-    raise RefusalError(message)
 
 
 def _tojson(
