@@ -159,7 +159,7 @@ class ChatTemplate:
         prepared = [_prepared(message) for message in messages]
         mark = ""
         if continue_final_message:
-            mark = f"\ue000{secrets.token_hex(8)}\ue001"
+            mark = f"\ue000{secrets.token_hex(8)}\ue001 "
             prepared[-1:] = [_with_mark(prepared, mark)]
         given: dict[str, Any] = {
             name: MarkedText.written(value)
@@ -270,12 +270,14 @@ def _with_mark(messages: Sequence[Mapping[str, Any]], mark: str) -> dict[str, An
 
 
 def _cut_at(text: MarkedText, mark: str) -> MarkedText:
-    position = text.rfind(mark)
+    position = text.rfind(mark.strip())
     if position < 0:
         raise TemplateError(
             "continue_final_message: the chat template does not write the last message's text"
         )
     kept = text[:position]
+    if text[position : position + len(mark)] != mark:
+        kept = kept.rstrip()  # the template trims content, so the space behind the mark is gone
     return kept if isinstance(kept, MarkedText) else MarkedText(kept)
 
 

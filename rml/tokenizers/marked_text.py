@@ -44,10 +44,10 @@ class MarkedText(str):
         return self  # str() of a subclass would otherwise make a plain copy
 
     def __add__(self, other: Any) -> Any:
-        return join_marked((self, other)) if isinstance(other, str) else NotImplemented
+        return join_marked((self, other)) if _is_text(other) else NotImplemented
 
     def __radd__(self, other: Any) -> Any:
-        return join_marked((other, self)) if isinstance(other, str) else NotImplemented
+        return join_marked((other, self)) if _is_text(other) else NotImplemented
 
     def __mul__(self, count: SupportsIndex) -> str:
         if is_written(self):
@@ -114,6 +114,11 @@ class NullText(MarkedText):
         return not self == other
 
     __hash__ = str.__hash__
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value is text that joins without escaping, as Jinja's ``Markup`` does not."""
+    return isinstance(value, str) and not hasattr(value, "__html__")
 
 
 def join_marked(parts: Iterable[str]) -> MarkedText:

@@ -195,7 +195,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         owner = getattr(obj, "__self__", None)
         guard.check_call(obj, owner, args)
         result = guard.spend_value(super().call(context, obj, *args, **kwargs))
-        return _marked_like((owner, *args, *kwargs.values()), result)
+        return _marked_like(owner, (*args, *kwargs.values()), result)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Apply an operator."""
@@ -203,7 +203,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         guard.step()
         guard.check_operator(operator, left, right)
         result = guard.spend_value(super().call_binop(context, operator, left, right))
-        return _marked_like((left, right), result)
+        return _marked_like(left, (right,), result, numbers=operator != "%")
 
     def concat_values(self, values: tuple[Any, ...]) -> str:
         """Join values as the ``~`` operator does."""
@@ -242,7 +242,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 rest[:1] = [_markable(text) for text in rest[:1] or ([] if "d" in kwargs else [""])]
                 kwargs = {k: _markable(v) if k == "d" else v for k, v in kwargs.items()}
             result = self.guard.spend_value(function(*args[:own], value, *rest, **kwargs))
-            return _marked_like((value, *rest, *kwargs.values()), result)
+            return _marked_like(value, (*rest, *kwargs.values()), result, numbers=name != "format")
 
         return update_wrapper(guarded, function)
 
@@ -294,12 +294,17 @@ def _markable(text: Any) -> Any:
     return MarkedText(text) if type(text) is str else text
 
 
-def _marked_like(inputs: Iterable[Any], result: Any) -> Any:
-    """Count a plain text result as written if all that went in is written text or numbers."""
-    if type(result) is not str:
+def _marked_like(text: Any, others: Iterable[Any], result: Any, *, numbers: bool = True) -> Any:
+    """Count a plain result as written if it is made of written text and written arguments.
+
+    Numbers among the arguments (widths, counts) do no harm, unless they can become characters.
+    """
+    if type(result) is not str or not is_written(text):
         return result
-    texts = [value for value in inputs if value is not None and not isinstance(value, int | float)]
-    return MarkedText.written(result) if texts and all(map(is_written, texts)) else result
+    harmless = bool | int | float | None if numbers else bool | None
+    if all(is_written(other) or isinstance(other, harmless) for other in others):
+        return MarkedText.written(result)
+    return result
 
 
 def _not_null(test: Callable[[Any], bool]) -> Callable[[Any], bool]:

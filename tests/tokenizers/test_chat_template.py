@@ -45,6 +45,7 @@ def test_chatml():
         ("{{ messages[0].content }}{{ missing }}", "Hello"),
         ("{{ '%s-%d' % ('a', 3) }}{{ '{}:{0}'.format('x') if false else '{}:{}'.format(1, 'y') }}",
          "a-31:y"),
+        ("{{ '<' + ('>' | safe) }}{{ '<' ~ ('>' | safe) }}", "&lt;><>"),
         ("{{ 'abc'[::-1] }}{{ 'a' ~ 1 ~ none }}", "cbaa1None"),
         ("{% macro m(x) %}[{{ x }}]{% endmacro %}{{ m('a') + m(1) }}", "[a][1]"),
     ],
@@ -203,6 +204,10 @@ def test_parts_of_chatml():
         "m.content | tojson | replace('\\\"', '')",
         "m | string | replace('{', '')",
         "m.content | default('x')",
+        "echo('x')",
+        "'%c%c%c' | format(60, 115, 62)",
+        "'%c' % 60 ~ '%c' % 115 ~ '%c' % 62",
+        "'{:c}{:c}{:c}'.format(60, 115, 62)",
         "('' + m.content).strip()",
         "m['content'] | list | join",
         "m.content if true else '<s>'",
@@ -225,8 +230,10 @@ def test_content_is_never_written(expression, role):
     message = {"role": role, "content": "<s>", "inner": "s"}
     source = "{% set m = messages[0] %}{{ " + expression + " }}"
 
-    assert not any("<s>" in text for text in written(source, [message]))
-    assert "s" in render(source, [message]).lower()
+    calls = {"echo": lambda _: "<s>"}
+
+    assert not any("<s>" in text for text in written(source, [message], **calls))
+    assert "s" in render(source, [message], **calls).lower()
 
 
 def test_a_forged_role_is_content():
@@ -281,7 +288,7 @@ TURNS = [*HELLO, {"role": "assistant", "content": "Well, "}]
     ("source", "expected"),
     [
         (CHATML, "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nWell, "),
-        ("{% for m in messages %}[{{ m.content | trim }}]{% endfor %}", "[Hello][Well, "),
+        ("{% for m in messages %}[{{ m.content | trim }}]{% endfor %}", "[Hello][Well,"),
         ("{% for m in messages %}[{{ m.content[0].text or m.content }}]{% endfor %}", None),
     ],
 )
