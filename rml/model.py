@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,10 @@ from rml.generation.session import Session
 from rml.generation.session_pool import SessionPool
 from rml.generation.stream import Stream
 from rml.llm.decoder import DecoderLM
-from rml.tokenizers import ChatTemplate, Tokenizer, load_tokenizer
+from rml.tokenizers import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from rml.tokenizers import ChatTemplate
 
 __all__ = ["Model", "load"]
 
@@ -362,7 +365,7 @@ class Model:
     # ---- chat templates ----
 
     @property
-    def chat_template(self) -> ChatTemplate | None:
+    def chat_template(self) -> "ChatTemplate | None":
         """The template of `chat`: the one given to `load`, or the model's; None without one."""
         return self._prompts.template
 

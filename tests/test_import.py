@@ -51,10 +51,13 @@ def test_import_loads_nothing_that_is_not_needed():
     assert err == ""
 
 
-def test_loading_a_model_needs_no_command_line():
-    out, _ = python("import rml, sys; rml.load; print(*sys.modules)")
+def test_completing_a_text_needs_no_command_line_and_no_templates():
+    file = ROOT / "tests" / "fixtures" / "llama" / "model.gguf"
+    out, _ = python(
+        f"import rml, sys; rml.load({str(file)!r}).generate('a', max_tokens=1); print(*sys.modules)"
+    )
 
-    assert not set(out.split()) & {"rich", "click", "huggingface_hub", "asyncio"}
+    assert not set(out.split()) & {"rich", "click", "huggingface_hub", "asyncio", "jinja2"}
 
 
 def test_import_takes_less_than_two_tenths_of_a_second():

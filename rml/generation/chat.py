@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rml.errors import TemplateError
-from rml.tokenizers import ChatTemplate, Tokenizer
+from rml.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from rml.tokenizers import ChatTemplate
 
 __all__ = ["ChatPrompts", "Messages"]
 
@@ -31,8 +34,10 @@ class ChatPrompts:
         self._where = where
 
     @cached_property
-    def template(self) -> ChatTemplate | None:
+    def template(self) -> "ChatTemplate | None":
         """The template in use, compiled when first asked for; None if there is none."""
+        from rml.tokenizers import ChatTemplate  # brings jinja2 along, which only chats need
+
         source = self._tokenizer.chat_template
         if self._given is not None:
             source = self._tokenizer.chat_templates.get(self._given, self._given)
