@@ -1,4 +1,4 @@
-"""A real checkpoint against float64: tests/goldens/smollm2.json, made by tools of this project.
+"""Real checkpoints against float64: tests/goldens/*.json, made by tools of this project.
 
 Limits, and where they come from:
 
@@ -27,41 +27,58 @@ import rml
 from rml.files import open_checkpoint
 from rml.llm.decoder import DecoderLM
 
-GOLDEN = json.loads(
-    (Path(__file__).resolve().parent.parent / "goldens" / "smollm2.json").read_text("utf-8")
-)
-PROMPTS = {prompt["name"]: prompt for prompt in GOLDEN["prompts"]}
+GOLDENS = {
+    path.stem: json.loads(path.read_text("utf-8"))
+    for path in sorted((Path(__file__).resolve().parent.parent / "goldens").glob("*.json"))
+}
+PROMPTS = {
+    (model, prompt["name"]): prompt
+    for model, golden in GOLDENS.items()
+    for prompt in golden["prompts"]
+}
 REFERENCE_MODE = rml.info()["backend"] == "python"
 SHORT_RUN = 4
-N_CTX = 320
 
 TOP = 8
 TOP_LOGITS_WITHIN = 5e-4
 SAFE_MARGIN = {"f32": 1e-3, "int8x2": 1e-2}
 MEAN_KL_BELOW = {"int8x2": 1e-6, "int8": 8e-3}
 
-SCORED = [name for name, prompt in PROMPTS.items() if "positions" in prompt]
 CONTINUED = list(PROMPTS)
+SCORED = [key for key, prompt in PROMPTS.items() if "positions" in prompt]
 if REFERENCE_MODE:
-    SCORED = CONTINUED = ["capital"]
+    SCORED = CONTINUED = [key for key in PROMPTS if key[1] == "capital"]
 RUN = "short-run" if REFERENCE_MODE else "all"
 
 
-def ids_of(name: str) -> str:
-    return f"{name}-{RUN}"
+def ids_of(key: tuple[str, str] | str) -> str:
+    return f"{'-'.join(key) if isinstance(key, tuple) else key}-{RUN}"
 
 
 @pytest.fixture(scope="module")
-def decoder_of(smollm2_path: Path) -> Iterator[Callable[[str], DecoderLM]]:
-    """The model's decoder for a `compute`, built once."""
-    decoders: dict[str, DecoderLM] = {}
+def path_of(models_dir: Path) -> Callable[[str], Path]:
+    """Where a golden's model is; skips by name where it is not."""
+
+    def find(model: str) -> Path:
+        path = models_dir / f"{model}.gguf"
+        if not path.is_file():
+            pytest.skip(f"no {path.name} in RML_MODELS_DIR")
+        return path
+
+    return find
+
+
+@pytest.fixture(scope="module")
+def decoder_of(path_of: Callable[[str], Path]) -> Iterator[Callable[[str, str], DecoderLM]]:
+    """The decoder of a model and a `compute`, built once."""
+    decoders: dict[tuple[str, str], DecoderLM] = {}
     with ExitStack() as stack:
 
-        def get(compute: str) -> DecoderLM:
-            if compute not in decoders:
-                checkpoint = stack.enter_context(open_checkpoint(smollm2_path))
-                decoders[compute] = DecoderLM(checkpoint, compute=compute)
-            return decoders[compute]
+        def get(model: str, compute: str) -> DecoderLM:
+            if (model, compute) not in decoders:
+                checkpoint = stack.enter_context(open_checkpoint(path_of(model)))
+                decoders[model, compute] = DecoderLM(checkpoint, compute=compute)
+            return decoders[model, compute]
 
         yield get
         decoders.clear()
@@ -69,8 +86,14 @@ def decoder_of(smollm2_path: Path) -> Iterator[Callable[[str], DecoderLM]]:
 
 def prompt_logits(decoder: DecoderLM, prompt: dict[str, Any]) -> np.ndarray:
     """Logits of each position that the golden keeps: (n, n_vocab) float32."""
-    cache = decoder.new_cache(N_CTX, kv_type="f32")
-    return decoder.forward(prompt["ids"], cache, all_logits=True)[prompt["positions"]]
+    ids, positions = prompt["ids"], prompt["positions"]
+    cache = decoder.new_cache(len(ids), kv_type="f32")
+    logits = np.empty((len(positions), decoder.config.n_vocab), np.float32)
+    done = 0
+    for row, position in enumerate(positions):  # positions without a golden cost no head
+        logits[row] = decoder.forward(ids[done : position + 1], cache)
+        done = position + 1
+    return logits
 
 
 def kl_from_golden(prompt: dict[str, Any], logits: np.ndarray) -> list[float]:
@@ -90,25 +113,27 @@ def kl_from_golden(prompt: dict[str, Any], logits: np.ndarray) -> list[float]:
     return divergences
 
 
-def test_golden_is_of_this_file(smollm2_path: Path) -> None:
-    with smollm2_path.open("rb") as file:
+@pytest.mark.parametrize("model", GOLDENS)
+def test_golden_is_of_this_file(path_of: Callable[[str], Path], model: str) -> None:
+    with path_of(model).open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
 
-    assert list(GOLDEN["sha256"].values()) == [found]
+    assert list(GOLDENS[model]["sha256"].values()) == [found]
 
 
-def test_ids_of_the_prompts(smollm2_path: Path) -> None:
+@pytest.mark.parametrize("model", GOLDENS)
+def test_ids_of_the_prompts(path_of: Callable[[str], Path], model: str) -> None:
     """The golden's ids come from another tokenizer library."""
-    tokenizer = rml.load_tokenizer(smollm2_path)
+    tokenizer = rml.load_tokenizer(path_of(model))
 
-    for prompt in GOLDEN["prompts"]:
+    for prompt in GOLDENS[model]["prompts"]:
         assert tokenizer.encode(prompt["text"], parse_special=True) == prompt["ids"]
 
 
-@pytest.mark.parametrize("name", SCORED, ids=ids_of)
-def test_top_logits(decoder_of: Callable[[str], DecoderLM], name: str) -> None:
-    prompt = PROMPTS[name]
-    logits = prompt_logits(decoder_of("f32"), prompt)
+@pytest.mark.parametrize("key", SCORED, ids=ids_of)
+def test_top_logits(decoder_of: Callable[[str, str], DecoderLM], key: tuple[str, str]) -> None:
+    prompt = PROMPTS[key]
+    logits = prompt_logits(decoder_of(key[0], "f32"), prompt)
 
     top_ids = np.array(prompt["top_ids"])[:, :TOP]
     want = np.array(prompt["top_logits"])[:, :TOP]
@@ -117,17 +142,17 @@ def test_top_logits(decoder_of: Callable[[str], DecoderLM], name: str) -> None:
 
 
 @pytest.mark.parametrize("compute", SAFE_MARGIN)
-@pytest.mark.parametrize("name", CONTINUED, ids=ids_of)
+@pytest.mark.parametrize("key", CONTINUED, ids=ids_of)
 def test_greedy_continuation(
-    decoder_of: Callable[[str], DecoderLM], name: str, compute: str
+    decoder_of: Callable[[str, str], DecoderLM], key: tuple[str, str], compute: str
 ) -> None:
     """Each step chooses the golden's id, after the golden's ids before it."""
-    prompt = PROMPTS[name]
+    prompt = PROMPTS[key]
     want, margins = prompt["greedy"]["ids"], prompt["greedy"]["margins"]
     if REFERENCE_MODE:
         want, margins = want[:SHORT_RUN], margins[:SHORT_RUN]
-    decoder = decoder_of(compute)
-    cache = decoder.new_cache(N_CTX, kv_type="f32")
+    decoder = decoder_of(key[0], compute)
+    cache = decoder.new_cache(len(prompt["ids"]) + len(want), kv_type="f32")
 
     got = [int(np.argmax(decoder.forward(prompt["ids"], cache)))]
     got += [int(np.argmax(decoder.forward([token], cache))) for token in want[:-1]]
@@ -143,13 +168,14 @@ def test_greedy_continuation(
 
 
 @pytest.mark.parametrize("compute", MEAN_KL_BELOW, ids=ids_of)
-def test_mean_kl(decoder_of: Callable[[str], DecoderLM], compute: str) -> None:
+@pytest.mark.parametrize("model", GOLDENS)
+def test_mean_kl(decoder_of: Callable[[str, str], DecoderLM], model: str, compute: str) -> None:
+    decoder = decoder_of(model, compute)
     divergences = [
         divergence
-        for name in SCORED
-        for divergence in kl_from_golden(
-            PROMPTS[name], prompt_logits(decoder_of(compute), PROMPTS[name])
-        )
+        for key in SCORED
+        if key[0] == model
+        for divergence in kl_from_golden(PROMPTS[key], prompt_logits(decoder, PROMPTS[key]))
     ]
 
     assert np.mean(divergences) < MEAN_KL_BELOW[compute]
