@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from rml.generation.settings import SamplingSettings
     from rml.generation.stop import StopFilter
     from rml.generation.stream import Stream
-    from rml.model import Model, load
+    from rml.loading import load
+    from rml.model import Model
     from rml.tokenizers import UNSET, ChatTemplate, Tokenizer, load_tokenizer
 
 __version__ = "0.1.0"
@@ -90,7 +91,8 @@ _HOMES = {
     "rml.generation.settings": ("SamplingSettings",),
     "rml.generation.stop": ("StopFilter",),
     "rml.generation.stream": ("Stream",),
-    "rml.model": ("Model", "load"),
+    "rml.loading": ("load",),
+    "rml.model": ("Model",),
     "rml.tokenizers": ("UNSET", "ChatTemplate", "Tokenizer", "load_tokenizer"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

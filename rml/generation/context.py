@@ -4,10 +4,11 @@ import logging
 import os
 from pathlib import Path
 
+from rml.generation.ranges import checked, integer
 from rml.llm.config import ModelConfig
 from rml.llm.memory import largest_context
 
-__all__ = ["default_context", "memory_limit"]
+__all__ = ["checked_context", "default_context", "memory_limit"]
 
 _log = logging.getLogger("rml")
 
@@ -15,6 +16,25 @@ _log = logging.getLogger("rml")
 _SHARE = 0.75
 # However little memory there is, a session holds this many positions.
 _LEAST = 2048
+
+
+def checked_context(n_ctx: int, config: ModelConfig, name: object) -> int:
+    """Check a context that was asked for, and log where it goes beyond the training's.
+
+    Raises
+    ------
+    ArgumentError
+        If it is no whole number from 1.
+    """
+    n: int = checked("n_ctx", n_ctx, integer(1))
+    if n > config.n_ctx_train:
+        _log.warning(
+            "%s: a context of %d is longer than the %d that the model was trained for",
+            name,
+            n,
+            config.n_ctx_train,
+        )
+    return n
 
 
 def memory_limit(control_group: Path = Path("/sys/fs/cgroup")) -> int:

@@ -9,9 +9,25 @@ from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
-__all__ = ["Check", "biases", "boolean", "integer", "number", "texts", "token_ids"]
+from rml.errors import ArgumentError
+
+__all__ = ["Check", "biases", "boolean", "checked", "integer", "number", "texts", "token_ids"]
 
 Check = Callable[[object], Any]
+
+
+def checked(name: str, value: object, check: Check) -> Any:  # noqa: ANN401 - as checked
+    """Check the argument `name` of a call.
+
+    Raises
+    ------
+    ArgumentError
+        If the check refuses it.
+    """
+    try:
+        return check(value)
+    except ValueError as error:
+        raise ArgumentError(f"{name}={value!r} {error}") from None
 
 
 def number(low: float, high: float = math.inf, *, above: bool = False) -> Check:

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any, TypedDict
 
 from rml.errors import ArgumentError
-from rml.generation.ranges import Check, boolean, integer, texts, token_ids
+from rml.generation.ranges import Check, boolean, checked, integer, texts, token_ids
 from rml.generation.sampler import LogitsProcessor
 from rml.generation.session import Session
 from rml.generation.settings import SamplingSettings
@@ -167,9 +167,9 @@ class Request:
         own = {field.name for field in fields(cls)} - {"sampling"}
         known = own | set(SamplingSettings.names()) | {"do_sample"}
         given = canonical(options, known, ALIASES)
-        if not _checked("do_sample", given.pop("do_sample", True)):
+        if not checked("do_sample", given.pop("do_sample", True), boolean):
             given["temperature"] = 0  # Transformers' way to say greedy
-        values = {name: _checked(name, given.pop(name)) for name in own & set(given)}
+        values = {name: checked(name, given.pop(name), _CHECKS[name]) for name in own & set(given)}
         if isinstance(asked := values.get("logprobs"), int) and not isinstance(asked, bool):
             values["logprobs"] = True
             values.setdefault("top_logprobs", asked)
@@ -230,7 +230,6 @@ _CHECKS: Mapping[str, Check] = {
     "stop": texts,
     "stop_token_ids": lambda value: frozenset(token_ids(value)),
     "ignore_eos": boolean,
-    "do_sample": boolean,
     "seed": _minus_one_is_none(integer(0, 2**64 - 1)),
     "logits_processor": _functions,
     "logprobs": _logprobs,
@@ -239,10 +238,3 @@ _CHECKS: Mapping[str, Check] = {
     "session": _session,
     "parse_special": boolean,
 }
-
-
-def _checked(name: str, value: object) -> Any:  # noqa: ANN401 - a value of the field's type
-    try:
-        return _CHECKS[name](value)
-    except ValueError as error:
-        raise ArgumentError(f"{name}={value!r} {error}") from None

@@ -32,6 +32,8 @@ __all__ = [
 
 # Cumulative float32 probabilities this close to a border count as having reached it.
 _BORDER = 5e-7
+# The smallest normal float32: less than any probability that matters.
+_TINY = float(np.finfo(np.float32).tiny)
 
 
 def temperature(
@@ -133,6 +135,7 @@ def xtc(candidates: Candidates, probability: float, threshold: float, chance: fl
     if chance >= probability or threshold > 0.5:
         return candidates
     probabilities = candidates.probabilities()
+    threshold = max(threshold, _TINY)  # a token that cannot be drawn is no top choice
     top_choices = np.flatnonzero(probabilities >= threshold)
     if len(top_choices) < 2:
         return candidates
@@ -198,7 +201,7 @@ def _reached(cumulative: npt.NDArray[np.float64], goal: float) -> int:
 
 
 def _positive(probabilities: Floats) -> Floats:
-    return np.maximum(probabilities, np.finfo(np.float32).tiny)
+    return np.maximum(probabilities, np.float32(_TINY))
 
 
 def _entropy(probabilities: Floats) -> float:

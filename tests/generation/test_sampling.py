@@ -352,6 +352,12 @@ def test_every_stage_is_in_the_table_and_in_the_orders():
     assert set(STAGES) == set(SAMPLERS) == set(LLAMA_CPP_SAMPLERS)
 
 
+def test_xtc_never_spares_a_banned_token():
+    candidates = Candidates.of(np.array([0, -np.inf, 0], np.float32))
+
+    assert left(sampling.xtc(candidates, 1.0, 0.0, 0.0)) == {1: 0, 2: 1}
+
+
 EXTREMES = st.fixed_dictionaries(
     {
         "temperature": st.sampled_from([0, 1e-30, 1e-6, 0.8, 1, 1e30]),

@@ -1,0 +1,164 @@
+"""From a path to a `Model`: open the files, configure the decoder, read the defaults."""
+
+import logging
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rml.errors import ArgumentError
+from rml.files import Checkpoint, open_checkpoint
+from rml.files.locate import locate
+from rml.generation.chat import ChatPrompts
+from rml.generation.context import checked_context, default_context
+from rml.generation.defaults import generation_defaults
+from rml.generation.ranges import checked, integer
+from rml.generation.request import canonical
+from rml.generation.session_pool import SessionPool
+from rml.llm.decoder import DecoderLM
+from rml.model import Model
+from rml.tokenizers import Tokenizer, load_tokenizer
+
+__all__ = ["load"]
+
+_log = logging.getLogger("rml")
+
+# Names that other tools give to arguments of `load`.
+_ALIASES = {
+    "context_length": "n_ctx",
+    "max_context": "n_ctx",
+    "num_ctx": "n_ctx",
+    "threads": "n_threads",
+}
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    n_threads: int | None = None,
+    compute: str = "int8x2",
+    n_ctx: int | None = None,
+    n_batch: int = 512,
+    kv_type: str = "f16",
+    chat_template: str | None = None,
+    pre: str | None = None,
+    **other_names: Any,  # noqa: ANN401 - checked as what they stand for
+) -> Model:
+    """Load a model; nothing is downloaded.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A GGUF file, or the first part of a split one; a Hugging Face folder; or the name of a model
+        that was pulled before, such as ``"smollm2"``.
+    n_threads : int, optional
+        Threads of a step; by default all processors that the process may use. Results do not depend
+        on it.
+    compute : str
+        How quantized weights are multiplied: ``"int8x2"`` (exact to about 1e-7 in the
+        probabilities), ``"int8"`` (faster, inputs rounded to 8 bits) or ``"f32"``.
+    n_ctx : int, optional
+        Most tokens of prompt and completion together; by default the model's own context, if the
+        memory holds it.
+    n_batch : int
+        Tokens of a prompt that are evaluated at a time: the grain of progress, and of Ctrl-C.
+    kv_type : str
+        How keys and values are stored: ``"f16"``, ``"f32"`` or ``"int8"``.
+    chat_template : str, optional
+        Jinja source to use instead of the model's template, or the name of one of several that the
+        model has.
+    pre : str, optional
+        Splitting rule of the tokenizer, for a GGUF file that names none.
+    **other_names
+        ``context_length``, ``max_context`` or ``num_ctx`` for `n_ctx`, ``threads`` for `n_threads`.
+
+    Returns
+    -------
+    Model
+        To be closed, or used in a ``with`` statement.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no such file, or it is broken.
+    DownloadError
+        If `path` is the name of a model that was not pulled yet.
+    UnsupportedModel, TokenizerError
+        If the file is sound but asks for what rml does not do.
+    ArgumentError
+        If an argument is unknown or out of its range.
+
+    Examples
+    --------
+    >>> with rml.load("smollm2") as model:  # doctest: +SKIP
+    ...     print(model.generate("The capital of France is", max_tokens=8))
+    """
+    arguments: dict[str, Any] = {
+        "n_threads": n_threads,
+        "compute": compute,
+        "n_ctx": n_ctx,
+        "n_batch": n_batch,
+        "kv_type": kv_type,
+        "chat_template": chat_template,
+        "pre": pre,
+    }
+    for name, value in canonical(other_names, arguments, _ALIASES).items():
+        if arguments[name] is not None:
+            raise ArgumentError(f"{name} was given twice, once under another name")
+        arguments[name] = value
+    return _open(locate(path), arguments)
+
+
+def _open(path: Path, arguments: dict[str, Any]) -> Model:
+    checked("n_batch", arguments["n_batch"], integer(1))
+    checkpoint = open_checkpoint(path)
+    try:
+        model = _assemble(path, checkpoint, arguments)
+    except BaseException:
+        checkpoint.close()
+        raise
+    _log.info(
+        "%s: %s, %d layers, context %d, compute %s, %d threads",
+        path,
+        model.config.architecture,
+        model.config.n_layers,
+        model.n_ctx,
+        model.compute,
+        model.n_threads,
+    )
+    return model
+
+
+def _assemble(path: Path, checkpoint: Checkpoint, arguments: dict[str, Any]) -> Model:
+    decoder = DecoderLM(checkpoint, compute=arguments["compute"], n_threads=arguments["n_threads"])
+    tokenizer = _tokenizer(checkpoint, arguments["pre"])
+    kv_type, n_batch, n_ctx = (arguments[name] for name in ("kv_type", "n_batch", "n_ctx"))
+    if n_ctx is None:
+        n_ctx = default_context(
+            decoder.config,
+            weights=sum(tensor.data.nbytes for tensor in checkpoint.tensors.values()),
+            kv_type=kv_type,
+            n_batch=n_batch,
+        )
+    else:
+        n_ctx = checked_context(n_ctx, decoder.config, path)
+    sampling, stop_ids = generation_defaults(checkpoint)
+    return Model(
+        path,
+        checkpoint,
+        decoder,
+        tokenizer,
+        sessions=SessionPool(decoder, n_ctx=n_ctx, kv_type=kv_type, name=str(path)),
+        prompts=ChatPrompts(tokenizer, arguments["chat_template"], str(path)),
+        sampling=sampling,
+        stop_ids=tokenizer.stop_ids | stop_ids,
+        n_batch=n_batch,
+        again=partial(load, path.absolute(), **arguments),
+    )
+
+
+def _tokenizer(checkpoint: Checkpoint, pre: str | None) -> Tokenizer:
+    if checkpoint.format == "gguf":
+        return Tokenizer.from_gguf(checkpoint.metadata, path=str(checkpoint.path), pre=pre)
+    file = checkpoint.path
+    return load_tokenizer(file if file.is_dir() else file.parent)
