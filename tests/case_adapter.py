@@ -24,6 +24,13 @@ def _values(path):
         return {name: tensor.numpy().tolist() for name, tensor in checkpoint.tensors.items()}
 
 
+def dequantize(type_name, data):
+    """Values of stored blocks."""
+    import rml
+
+    return rml.dequantize(data, type_name).tolist()
+
+
 def sample_probs(probs, last_tokens=None, *, op, **settings):
     """Probabilities that one sampling stage leaves, for logits ln(probs)."""
     import numpy as np

@@ -2,10 +2,11 @@
 
 A *block* is the smallest piece of a row that can be read alone: `length` values stored in
 `n_bytes` bytes. A row is a whole number of blocks. The names and ids are those of the GGUF format
-(ggml's `ggml_type`); what the bytes of a block mean is said by its definition in `dequant_py`.
+(ggml's `ggml_type`); what the bytes of a block mean is said by its definition, which `dequant_py`
+names.
 
-Adding a weight format is one entry here, its definition in `dequant_py` and its unpacker in
-the C headers of the twin.
+Adding a weight format is one entry here, its definition and its unpackers in the C headers of the
+twin (CONTRIBUTING.md has the list).
 """
 
 from dataclasses import dataclass
@@ -80,6 +81,8 @@ _TABLE = (
     ("TQ2_0", 35, 256, 66, "quantized"),
     ("MXFP4", 39, 32, 17, "quantized"),
     ("NVFP4", 40, 64, 36, "quantized"),
+    ("Q1_0", 41, 128, 18, "quantized"),
+    ("Q2_0", 42, 64, 18, "quantized"),
 )
 
 FORMATS: dict[str, BlockFormat] = {row[0]: BlockFormat(*row) for row in _TABLE}

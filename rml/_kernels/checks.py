@@ -19,8 +19,13 @@ Array = npt.NDArray[Any]
 COMPUTE_MODES = ("int8x2", "int8", "f32")
 ACTIVATIONS = ("silu", "gelu_tanh")
 # Formats that the kernels read. One row of weights in any of them is a whole number of blocks.
-FLOAT_FORMATS = ("F32", "F16", "BF16")
-QUANTIZED_FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K")
+FLOAT_FORMATS = ("F32", "F16", "BF16", "F64")
+QUANTIZED_FORMATS = (
+    "Q1_0", "Q2_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0",
+    "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+    "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS",
+    "TQ1_0", "TQ2_0", "MXFP4", "NVFP4",
+)  # fmt: skip
 WEIGHT_FORMATS = frozenset(FLOAT_FORMATS + QUANTIZED_FORMATS)
 
 PAGE_SIZE = 16  # positions of a page of the KV cache

@@ -9,7 +9,8 @@
  *
  *     value = scale * (code - bias) + minimum
  *
- * dequant_py.py says what the bytes mean. Adding a format is one entry here and its `unpack_NAME`.
+ * The definitions (dequant_py.py) say what the bytes mean. Adding a format is one entry here, its
+ * `unpack_NAME` (unpack_simple.h, unpack_k.h, unpack_grid.h) and its part of codes_avx512.h.
  */
 #ifndef RML_FORMATS_H
 #define RML_FORMATS_H
@@ -17,16 +18,34 @@
 #include "half.h"
 #include "vec.h"
 
-#define RML_QUANTIZED_FORMATS(X)      \
-    X(Q4_0, 2, 32, 18, 8, 0, 1)       \
-    X(Q4_1, 3, 32, 20, 0, 1, 1)       \
-    X(Q5_0, 6, 32, 22, 16, 0, 1)      \
-    X(Q5_1, 7, 32, 24, 0, 1, 1)       \
-    X(Q8_0, 8, 32, 34, 128, 0, 1)     \
-    X(Q4_K, 12, 256, 144, 0, 1, 1)    \
-    X(Q6_K, 14, 256, 210, 32, 0, 2)
+#define RML_QUANTIZED_FORMATS(X)       \
+    X(Q4_0, 2, 32, 18, 8, 0, 1)        \
+    X(Q4_1, 3, 32, 20, 0, 1, 1)        \
+    X(Q5_0, 6, 32, 22, 16, 0, 1)       \
+    X(Q5_1, 7, 32, 24, 0, 1, 1)        \
+    X(Q8_0, 8, 32, 34, 128, 0, 1)      \
+    X(Q1_0, 41, 128, 18, 1, 0, 1)      \
+    X(Q2_0, 42, 64, 18, 1, 0, 1)       \
+    X(IQ4_NL, 20, 32, 18, 128, 0, 1)   \
+    X(MXFP4, 39, 32, 17, 12, 0, 1)     \
+    X(NVFP4, 40, 64, 36, 12, 0, 2)     \
+    X(Q2_K, 10, 256, 84, 0, 1, 2)      \
+    X(Q3_K, 11, 256, 110, 4, 0, 2)     \
+    X(Q4_K, 12, 256, 144, 0, 1, 1)     \
+    X(Q5_K, 13, 256, 176, 0, 1, 1)     \
+    X(Q6_K, 14, 256, 210, 32, 0, 2)    \
+    X(IQ4_XS, 23, 256, 136, 128, 0, 1) \
+    X(TQ1_0, 34, 256, 54, 1, 0, 1)     \
+    X(TQ2_0, 35, 256, 66, 1, 0, 1)     \
+    X(IQ2_XXS, 16, 256, 66, 64, 0, 1)  \
+    X(IQ2_XS, 17, 256, 74, 64, 0, 2)   \
+    X(IQ2_S, 22, 256, 82, 64, 0, 2)    \
+    X(IQ3_XXS, 18, 256, 98, 64, 0, 1)  \
+    X(IQ3_S, 21, 256, 110, 64, 0, 1)   \
+    X(IQ1_S, 19, 256, 50, 9, 0, 1)     \
+    X(IQ1_M, 29, 256, 56, 9, 0, 2)
 
-enum { RML_F32 = 0, RML_F16 = 1, RML_BF16 = 30 };
+enum { RML_F32 = 0, RML_F16 = 1, RML_F64 = 28, RML_BF16 = 30 };
 enum { RML_UNIT = 32 };
 
 #define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN, SCALES) \
@@ -40,6 +59,17 @@ enum { RML_UNIT = 32 };
     };
 RML_QUANTIZED_FORMATS(X)
 #undef X
+
+/* The list, to be compared with that of block_formats.py. */
+typedef struct {
+    const char *name;
+    int id, length, n_bytes;
+} rml_format_entry;
+
+#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN, SCALES) {#NAME, ID, LENGTH, BYTES},
+static const rml_format_entry rml_formats[] = {RML_QUANTIZED_FORMATS(X)};
+#undef X
+enum { RML_N_FORMATS = sizeof rml_formats / sizeof rml_formats[0] };
 
 typedef struct {
     const uint8_t *data; /* rows one after another */
@@ -60,149 +90,89 @@ RML_INLINE uint32_t load_u32(const uint8_t *p) {
     return v;
 }
 
-typedef uint8_t u8x16 __attribute__((vector_size(16)));
-
-RML_INLINE void nibbles(const uint8_t *p, uint8_t *code) {
-    u8x16 v, low, high;
+RML_INLINE uint64_t load_u64(const uint8_t *p) {
+    uint64_t v;
     memcpy(&v, p, sizeof v);
-    low = v & 15;
-    high = v >> 4;
-    memcpy(code, &low, sizeof low);
-    memcpy(code + 16, &high, sizeof high);
+    return v;
 }
 
-/* Bit i of `bits` becomes bit 4 of code i. */
-RML_INLINE void fifth_bits(uint32_t bits, uint8_t *code) {
+/* Tables of the formats that look their values up, with the format's bias added; copied from
+ * format_tables.py when the twins are imported. A point of a grid is one number of 8 or 4 bytes. */
+typedef struct {
+    _Alignas(64) uint8_t nonlinear[16];
+    uint8_t e2m1[16];
+    uint64_t iq1[2048]; /* 8 times the values, and 8 */
+    uint64_t iq2_xxs[256], iq2_xs[512], iq2_s[1024];
+    uint32_t iq3_xxs[256], iq3_s[512];
+} rml_tables_t;
+
+static rml_tables_t rml_tables;
+
+/* ---- packed bits ---- */
+
+typedef uint8_t u8x16 __attribute__((vector_size(16)));
+typedef uint64_t u64x2 __attribute__((vector_size(16)));
+
+RML_INLINE u8x16 load_bytes(const uint8_t *p) {
+    u8x16 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+RML_INLINE void store_bytes(uint8_t *p, u8x16 v) { memcpy(p, &v, sizeof v); }
+
+RML_INLINE u8x16 splat_bytes(uint8_t x) { return x - (u8x16){0}; }
+
+RML_INLINE u8x16 shift_bytes(u8x16 v, int shift) { /* what comes from the next byte is left to a mask */
+    typedef uint16_t u16x8 __attribute__((vector_size(16)));
+    return (u8x16)((u16x8)v >> shift);
+}
+
+/* Low halves of 16 bytes, then the high ones. */
+RML_INLINE void nibbles(const uint8_t *p, uint8_t *code) {
+    const u8x16 v = load_bytes(p);
+    store_bytes(code, v & 15);
+    store_bytes(code + 16, v >> 4);
+}
+
+/* Two bits of each of 32 bytes, from bit `shift` on. */
+RML_INLINE void pairs(const uint8_t *p, int shift, uint8_t *code) {
+    for (int i = 0; i < RML_UNIT; i += 16) store_bytes(code + i, shift_bytes(load_bytes(p + i), shift) & 3);
+}
+
+/* Add `value` to code i where bit `bit` of byte i is set; the codes lack that bit. */
+RML_INLINE void add_bits_of_bytes(const uint8_t *p, int bit, uint8_t value, uint8_t *code) {
+    const u8x16 mask = splat_bytes((uint8_t)(1 << bit));
+    for (int i = 0; i < RML_UNIT; i += 16)
+        store_bytes(code + i, load_bytes(code + i) | ((u8x16)((load_bytes(p + i) & mask) == mask) & splat_bytes(value)));
+}
+
+/* Add `value` to code i where bit i is set; the codes lack that bit. */
+RML_INLINE void add_bits(uint32_t bits, uint8_t value, uint8_t *code) {
     const u8x16 bit = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
-    const u8x16 sixteen = (u8x16){0} + 16;
     for (int half = 0; half < 2; ++half) {
-        const uint8_t b0 = (uint8_t)(bits >> (16 * half)), b1 = (uint8_t)(bits >> (16 * half + 8));
-        const u8x16 spread = {b0, b0, b0, b0, b0, b0, b0, b0, b1, b1, b1, b1, b1, b1, b1, b1};
-        u8x16 v;
-        memcpy(&v, code + 16 * half, sizeof v);
-        v |= (u8x16)((spread & bit) == bit) & sixteen;
-        memcpy(code + 16 * half, &v, sizeof v);
+        const uint64_t low = bits >> 16 * half & 255, high = bits >> (16 * half + 8) & 255;
+        const u8x16 spread = (u8x16)(u64x2){low * 0x0101010101010101u, high * 0x0101010101010101u};
+        store_bytes(code + 16 * half, load_bytes(code + 16 * half) | ((u8x16)((spread & bit) == bit) & splat_bytes(value)));
     }
 }
 
-RML_INLINE void unpack_Q4_0(const uint8_t *row, ptrdiff_t unit, uint8_t *code, float *d, float *m) {
-    const uint8_t *b = row + unit * BYTES_Q4_0;
-    *d = load_half(b);
-    *m = 0;
-    nibbles(b + 2, code);
+/* Replace numbers below 16 by their entries in a table. */
+RML_INLINE u8x16 look_up(const uint8_t *table, u8x16 v) {
+#if defined(__AVX2__)
+    return (u8x16)_mm_shuffle_epi8((__m128i)load_bytes(table), (__m128i)v);
+#else
+    uint8_t entry[16];
+    store_bytes(entry, v);
+    for (int i = 0; i < 16; ++i) entry[i] = table[entry[i]];
+    return load_bytes(entry);
+#endif
 }
 
-RML_INLINE void unpack_Q4_1(const uint8_t *row, ptrdiff_t unit, uint8_t *code, float *d, float *m) {
-    const uint8_t *b = row + unit * BYTES_Q4_1;
-    *d = load_half(b);
-    *m = load_half(b + 2);
-    nibbles(b + 4, code);
-}
-
-RML_INLINE void unpack_Q5_0(const uint8_t *row, ptrdiff_t unit, uint8_t *code, float *d, float *m) {
-    const uint8_t *b = row + unit * BYTES_Q5_0;
-    *d = load_half(b);
-    *m = 0;
-    nibbles(b + 6, code);
-    fifth_bits(load_u32(b + 2), code);
-}
-
-RML_INLINE void unpack_Q5_1(const uint8_t *row, ptrdiff_t unit, uint8_t *code, float *d, float *m) {
-    const uint8_t *b = row + unit * BYTES_Q5_1;
-    *d = load_half(b);
-    *m = load_half(b + 2);
-    nibbles(b + 8, code);
-    fifth_bits(load_u32(b + 4), code);
-}
-
-RML_INLINE void unpack_Q8_0(const uint8_t *row, ptrdiff_t unit, uint8_t *code, float *d, float *m) {
-    const uint8_t *b = row + unit * BYTES_Q8_0;
-    *d = load_half(b);
-    *m = 0;
-    for (int i = 0; i < 32; ++i) code[i] = b[2 + i] ^ 0x80;
-}
-
-/* Scale and minimum of unit j in the twelve bytes of Q4_K and Q5_K: eight of six bits each. */
-RML_INLINE void scale_min_k(const uint8_t *p, int j, int *scale, int *min) {
-    if (j < 4) {
-        *scale = p[j] & 63;
-        *min = p[j + 4] & 63;
-    } else {
-        *scale = (p[j + 4] & 15) | (p[j - 4] >> 6) << 4;
-        *min = p[j + 4] >> 4 | (p[j] >> 6) << 4;
-    }
-}
-
-RML_INLINE void unpack_Q4_K(const uint8_t *row, ptrdiff_t unit, uint8_t *code, float *d, float *m) {
-    const uint8_t *b = row + unit / 8 * BYTES_Q4_K;
-    const int j = (int)(unit % 8);
-    int scale, min;
-    scale_min_k(b + 4, j, &scale, &min);
-    *d = load_half(b) * (float)scale;
-    *m = -(load_half(b + 2) * (float)min);
-    const uint8_t *q = b + 16 + j / 2 * 32; /* two units share 32 bytes: low and high nibbles */
-    for (int i = 0; i < 32; ++i) code[i] = j % 2 ? q[i] >> 4 : q[i] & 15;
-}
-
-RML_INLINE void unpack_Q6_K(const uint8_t *row, ptrdiff_t unit, uint8_t *code, float *d, float *m) {
-    const uint8_t *b = row + unit / 8 * BYTES_Q6_K;
-    const int j = (int)(unit % 8), half = j / 4, part = j % 4;
-    const uint8_t *low = b + half * 64 + part % 2 * 32, *high = b + 128 + half * 32;
-    const float scale = load_half(b + 208);
-    for (int i = 0; i < 2; ++i) {
-        d[i] = scale * (float)(int8_t)b[192 + 2 * j + i];
-        m[i] = 0;
-    }
-    for (int i = 0; i < 32; ++i) {
-        const int four = part < 2 ? low[i] & 15 : low[i] >> 4;
-        code[i] = (uint8_t)(four | (high[i] >> 2 * part & 3) << 4);
-    }
-}
-
-/* Values of one unit, rounded as the definition rounds: multiply, then add. */
-RML_INLINE void unit_values(const uint8_t *code, const float *d, const float *m, int bias, int has_min,
-                            int scales, float *out) {
-    for (int half = 0; half < 2; ++half) {
-        u8x16 c;
-        memcpy(&c, code + 16 * half, sizeof c);
-        const int s = scales == 2 ? half : 0;
-        const f32x16 v = __builtin_convertvector(__builtin_convertvector(c, i32x16) - bias, f32x16) * d[s];
-        store16(out + 16 * half, has_min ? v + m[s] : v);
-    }
-}
-
-/* Expand `n` values of a row from its start; a whole number of blocks. */
-static void rml_expand(const uint8_t *row, int type, ptrdiff_t n, float *out) {
-    ptrdiff_t i;
-    switch (type) {
-    case RML_F32:
-        memcpy(out, row, (size_t)n * sizeof *out);
-        return;
-    case RML_F16:
-        for (i = 0; i + 16 <= n; i += 16) store16(out + i, rml_load_half16(row + i * 2));
-        for (; i < n; ++i) out[i] = load_half(row + i * 2);
-        return;
-    case RML_BF16:
-        for (i = 0; i + 16 <= n; i += 16) store16(out + i, rml_load_bf16_16(row + i * 2));
-        for (; i < n; ++i) {
-            uint16_t h;
-            memcpy(&h, row + i * 2, sizeof h);
-            const uint32_t bits = (uint32_t)h << 16;
-            memcpy(out + i, &bits, sizeof bits);
-        }
-        return;
-#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN, SCALES)                         \
-    case ID:                                                                      \
-        for (i = 0; i < n / RML_UNIT; ++i) {                                      \
-            uint8_t code[RML_UNIT];                                               \
-            float d[2], m[2];                                                     \
-            unpack_##NAME(row, i, code, d, m);                                    \
-            unit_values(code, d, m, BIAS, HAS_MIN, SCALES, out + i * RML_UNIT);   \
-        }                                                                         \
-        return;
-        RML_QUANTIZED_FORMATS(X)
-#undef X
-    }
+RML_INLINE void nibbles_in_table(const uint8_t *p, const uint8_t *table, uint8_t *code) {
+    const u8x16 v = load_bytes(p);
+    store_bytes(code, look_up(table, v & 15));
+    store_bytes(code + 16, look_up(table, v >> 4));
 }
 
 #endif

@@ -9,7 +9,7 @@
 
 enum { RML_PASS_TOKENS = 512 }; /* tokens that share one expansion of the weights */
 
-RML_INLINE int rml_is_quantized(int type) { return type != RML_F32 && type != RML_F16 && type != RML_BF16; }
+RML_INLINE int rml_is_quantized(int type) { return type != RML_F32 && type != RML_F16 && type != RML_F64 && type != RML_BF16; }
 
 /* Scratch bytes of one thread for `rml_rows`, beside its strips. */
 static ptrdiff_t rml_rows_scratch(ptrdiff_t k, ptrdiff_t n_tokens, int columns) {

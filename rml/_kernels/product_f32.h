@@ -8,7 +8,7 @@
 #ifndef RML_PRODUCT_F32_H
 #define RML_PRODUCT_F32_H
 
-#include "formats.h"
+#include "expand.h"
 
 enum { RML_ROWS = 32 }; /* rows of an item; strips are (T, 32) */
 

@@ -37,7 +37,7 @@ __all__ = ["MAX_VALUES", "Contents", "MappedFile", "Tensor", "file_size", "read_
 # as (2**62, 0) has none, and still breaks arithmetic on shapes.
 MAX_VALUES = 1 << 48
 
-# Plain types that are no weight formats. GGUF has the signed integers and F64.
+# Plain types whose values are not rounded to float32. GGUF has the signed integers and F64.
 _PLAIN: dict[str, np.dtype[Any]] = {
     "U8": np.dtype("<u1"),
     "I8": np.dtype("<i1"),
@@ -211,8 +211,9 @@ class Tensor:
         Returns
         -------
         ndarray
-            float32 for every weight format. Types that are no weights keep their own numpy type,
-            so that no value is changed: integers, bool for ``"BOOL"``, float64 for ``"F64"``.
+            float32 for every weight format but ``"F64"``. Types that float32 does not hold keep
+            their own numpy type, so that no value is changed: integers, bool for ``"BOOL"``,
+            float64 for ``"F64"``.
 
         Raises
         ------

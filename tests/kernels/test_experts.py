@@ -217,19 +217,13 @@ class Case:
         return out
 
 
-def random_weights(rng, format_name, rows, cols):
-    """A matrix and its exact values, of the order of 0.05 also with scales of scales."""
-    scale = 0.05 if BLOCKS[format_name].length <= 32 else 0.001
-    return random_matrix(rng, format_name, rows, cols, scale)
-
-
 def make_case(formats, n_tokens, n_experts, k, sizes, seed=0):
     """Random experts; their formats follow each other in turn, gate, up and down of each."""
     n_in, n_hidden, n_out = sizes
     rng = np.random.default_rng([seed, n_tokens, n_experts, k, *sizes])
     formats = cycle(formats)
     shapes = [(n_hidden, n_in), (n_hidden, n_in), (n_out, n_hidden)] * n_experts
-    made = [random_weights(rng, next(formats), *shape) for shape in shapes]
+    made = [random_matrix(rng, next(formats), *shape) for shape in shapes]
     parts = [made[0::3], made[1::3], made[2::3]]
     gates, ups, downs = ([matrix for matrix, _ in part] for part in parts)
     order = rng.random((n_tokens, n_experts)).argsort(axis=1)

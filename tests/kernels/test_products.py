@@ -17,14 +17,31 @@ U = 2.0**-24
 MODES = checks.COMPUTE_MODES
 FORMATS = (*checks.FLOAT_FORMATS, *checks.QUANTIZED_FORMATS)
 # rows, units of 32 columns: one group of rows and less, whole and odd groups of 16 and 32 rows,
-# several panels of 16 units; formats with blocks of 256 get as many blocks
+# several panels of units; formats with longer blocks get as many blocks
 SHAPES = [(1, 1), (5, 2), (16, 3), (37, 2), (48, 33), (100, 18)]
+# One quantized format of each kind: a bias or minima, one scale a unit or two, units in a block.
+# Formats of the same kind share all loops and differ in how a unit is unpacked.
+KINDS = ("Q8_0", "Q4_1", "Q6_K", "Q2_K", "NVFP4", "Q1_0")
+
+
+def cases(shapes, few):
+    """Format, mode and shape: all of them for one format of each kind, a few for the others."""
+    return [
+        (format_name, compute, *shape)
+        for format_name in FORMATS
+        for compute in MODES
+        for shape in (
+            shapes
+            if format_name in (*KINDS, *checks.FLOAT_FORMATS)
+            else few[: 1 if compute == "f32" else None]
+        )
+    ]
 
 
 def columns_of(format_name, units):
-    """As many columns as units of 32, or whole blocks where those are longer."""
-    length = FORMATS_TABLE[format_name].length
-    return units * 32 if length <= 32 else -(-units // 8) * length
+    """As many columns as units of 32, in whole blocks."""
+    length = max(32, FORMATS_TABLE[format_name].length)
+    return -(-units * 32 // length) * length
 
 
 def multiply(kernels, x, weight, compute, **kwargs):
@@ -54,9 +71,9 @@ def rounded_inputs(x, compute):
     return (codes.astype(np.float64) * scales[..., None]).sum(axis=0).reshape(x.shape)
 
 
-@pytest.mark.parametrize("compute", MODES)
-@pytest.mark.parametrize("format_name", FORMATS)
-@pytest.mark.parametrize(("rows", "units"), SHAPES)
+@pytest.mark.parametrize(
+    ("format_name", "compute", "rows", "units"), cases(SHAPES, [(5, 2), (48, 33)])
+)
 def test_product_is_float64_within_its_roundings(kernels, format_name, compute, rows, units):
     cols = columns_of(format_name, units)
     rng = np.random.default_rng(rows * cols)
@@ -72,7 +89,7 @@ def test_product_is_float64_within_its_roundings(kernels, format_name, compute, 
     assert (error <= summation_bound(x, exact, weight, compute)).all()
 
 
-@pytest.mark.parametrize("format_name", checks.QUANTIZED_FORMATS)
+@pytest.mark.parametrize("format_name", KINDS)
 @pytest.mark.parametrize(("compute", "steps"), [("int8", 127), ("int8x2", 127 * 254)])
 def test_rounding_of_inputs_is_half_a_step(definitions, format_name, compute, steps):
     rng = np.random.default_rng(5)
@@ -88,9 +105,9 @@ def test_rounding_of_inputs_is_half_a_step(definitions, format_name, compute, st
     assert (np.abs(got - x.astype(np.float64) @ exact.T) <= bound * (1 + 1e-6)).all()
 
 
-@pytest.mark.parametrize("compute", MODES)
-@pytest.mark.parametrize("format_name", FORMATS)
-@pytest.mark.parametrize(("rows", "units"), SHAPES)
+@pytest.mark.parametrize(
+    ("format_name", "compute", "rows", "units"), cases(SHAPES, [(5, 2), (48, 33)])
+)
 def test_twin_equals_definition_but_for_fusing(
     twins, definitions, format_name, compute, rows, units
 ):
@@ -106,9 +123,9 @@ def test_twin_equals_definition_but_for_fusing(
     assert (difference <= 2 * summation_bound(x, exact, weight, compute)).all()
 
 
-@pytest.mark.parametrize("compute", MODES)
-@pytest.mark.parametrize("format_name", FORMATS)
-@pytest.mark.parametrize(("rows", "units"), [(5, 2), (77, 33)])
+@pytest.mark.parametrize(
+    ("format_name", "compute", "rows", "units"), cases([(5, 2), (77, 33)], [(77, 33)])
+)
 def test_bits_do_not_depend_on_company(kernels, format_name, compute, rows, units):
     cols = columns_of(format_name, units)
     rng = np.random.default_rng(11)

@@ -1,0 +1,87 @@
+/* Stored rows as float32, equal to the definition (dequant_py.py) bit for bit at every level. */
+#ifndef RML_EXPAND_H
+#define RML_EXPAND_H
+
+#include "formats.h"
+#include "unpack_grid.h"
+#include "unpack_k.h"
+#include "unpack_simple.h"
+
+/* Codes as floats, a register's worth. */
+RML_INLINE lanes load_codes(const uint8_t *code, int bias) {
+#if defined(__AVX512F__)
+    const __m512i v = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)code));
+    return (lanes)_mm512_cvtepi32_ps(_mm512_sub_epi32(v, _mm512_set1_epi32(bias)));
+#elif defined(__AVX2__)
+    const __m256i v = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)code));
+    return (lanes)_mm256_cvtepi32_ps(_mm256_sub_epi32(v, _mm256_set1_epi32(bias)));
+#elif defined(__x86_64__)
+    const __m128i zero = _mm_setzero_si128(), bytes = _mm_cvtsi32_si128((int)load_u32(code));
+    const __m128i v = _mm_unpacklo_epi16(_mm_unpacklo_epi8(bytes, zero), zero);
+    return (lanes)_mm_cvtepi32_ps(_mm_sub_epi32(v, _mm_set1_epi32(bias)));
+#else
+    const int_lanes v = {code[0], code[1], code[2], code[3]};
+    return __builtin_convertvector(v - bias, lanes);
+#endif
+}
+
+enum { EXPAND_UNITS = 8 }; /* unpacked at a time */
+
+typedef struct {
+    uint8_t code[EXPAND_UNITS * RML_UNIT];
+    float d[EXPAND_UNITS][2], m[EXPAND_UNITS][2];
+} rml_units;
+
+/* Values of n units, rounded as the definition rounds: multiply, then add. */
+RML_INLINE void units_values(const rml_units *units, ptrdiff_t n, int bias, int has_min, int scales, float *out) {
+    for (ptrdiff_t u = 0; u < n; ++u)
+        for (int i = 0; i < RML_UNIT; i += RML_LANES) {
+            const int s = scales == 2 ? i / 16 : 0;
+            const lanes v = load_codes(units->code + u * RML_UNIT + i, bias) * splat_lanes(units->d[u][s]);
+            store_lanes(out + u * RML_UNIT + i, has_min ? v + splat_lanes(units->m[u][s]) : v);
+        }
+}
+
+/* Expand `n` values of a row from its start; a whole number of blocks. */
+static void rml_expand(const uint8_t *row, int type, ptrdiff_t n, float *out) {
+    ptrdiff_t i;
+    switch (type) {
+    case RML_F32:
+        memcpy(out, row, (size_t)n * sizeof *out);
+        return;
+    case RML_F16:
+        for (i = 0; i + 16 <= n; i += 16) store16(out + i, rml_load_half16(row + i * 2));
+        for (; i < n; ++i) out[i] = load_half(row + i * 2);
+        return;
+    case RML_BF16:
+        for (i = 0; i + 16 <= n; i += 16) store16(out + i, rml_load_bf16_16(row + i * 2));
+        for (; i < n; ++i) {
+            uint16_t h;
+            memcpy(&h, row + i * 2, sizeof h);
+            const uint32_t bits = (uint32_t)h << 16;
+            memcpy(out + i, &bits, sizeof bits);
+        }
+        return;
+    case RML_F64:
+        for (i = 0; i < n; ++i) {
+            double x;
+            memcpy(&x, row + i * 8, sizeof x);
+            out[i] = (float)x;
+        }
+        return;
+#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN, SCALES)                                      \
+    case ID:                                                                                   \
+        for (i = 0; i < n / RML_UNIT; i += EXPAND_UNITS) {                                     \
+            const ptrdiff_t k = n / RML_UNIT - i < EXPAND_UNITS ? n / RML_UNIT - i : EXPAND_UNITS; \
+            rml_units units;                                                                   \
+            for (ptrdiff_t u = 0; u < k; ++u)                                                  \
+                unpack_##NAME(row, i + u, units.code + u * RML_UNIT, units.d[u], units.m[u]);  \
+            units_values(&units, k, BIAS, HAS_MIN, SCALES, out + i * RML_UNIT);                \
+        }                                                                                      \
+        return;
+        RML_QUANTIZED_FORMATS(X)
+#undef X
+    }
+}
+
+#endif
