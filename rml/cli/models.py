@@ -9,6 +9,7 @@ from rml.cli.console import bytes_text, progress_bar, say
 from rml.cli.options import load_arguments
 from rml.errors import ArgumentError, CheckpointError, DownloadError
 from rml.files import hub_names, pull
+from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 
 __all__ = ["fetch", "load", "locate"]
 
@@ -70,11 +71,11 @@ def load(values: Mapping[str, Any], *, download: bool = False) -> "rml.Model":
     path = locate(values["model"], offline=values["offline"], download=download)
     model = rml.load(path, **load_arguments(values))
     name = values.get("chat_template")
-    templates = model.tokenizer.chat_templates
+    templates = BUILTIN_TEMPLATES | model.tokenizer.chat_templates
     if name and not (name in templates or "{" in name or Path(name).is_file()):
         model.close()
         raise ArgumentError(
-            f"--chat-template {name}: there is no such file, and the model's templates are: "
-            f"{', '.join(templates) or 'none'}"
+            f"--chat-template {name}: there is no such file, and the templates known by name are: "
+            f"{', '.join(sorted(templates))}"
         )
     return model

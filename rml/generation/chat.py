@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rml.errors import TemplateError
 from rml.tokenizers import Tokenizer
+from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 
 if TYPE_CHECKING:
     from rml.tokenizers import ChatTemplate
@@ -23,7 +24,7 @@ class ChatPrompts:
     tokenizer : Tokenizer
         Of the model; it holds the model's templates.
     template : str or None
-        Source to use instead, or the name of one of the model's templates.
+        Source to use instead, or the name of one of the model's templates or of rml's own.
     where : str
         Names the model in messages.
     """
@@ -40,7 +41,8 @@ class ChatPrompts:
 
         source = self._tokenizer.chat_template
         if self._given is not None:
-            source = self._tokenizer.chat_templates.get(self._given, self._given)
+            named = BUILTIN_TEMPLATES | self._tokenizer.chat_templates
+            source = named.get(self._given, self._given)
         return None if source is None else ChatTemplate(source)
 
     def parts(
@@ -60,7 +62,8 @@ class ChatPrompts:
         if self.template is None:
             raise TemplateError(
                 f"{self._where}: the model has no chat template, so it may not be made for chat; "
-                "give one to load(..., chat_template=...), or use generate"
+                "use generate, or give one to load(..., chat_template=...) or --chat-template: "
+                f"a Jinja source, or one of {', '.join(sorted(BUILTIN_TEMPLATES))}"
             )
         tokenizer = self._tokenizer
         names = {"bos_token": tokenizer.bos_token, "eos_token": tokenizer.eos_token}

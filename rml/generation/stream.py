@@ -302,7 +302,7 @@ class Stream:
 
     def _stream(self, tokens: Iterator[int]) -> Iterator[Delta]:
         """Make text of tokens, and look for stop strings in it."""
-        decoder = self._tokenizer.stream_decoder()
+        decoder = self._tokenizer.stream_decoder(previous=self.prompt_token_ids[-1])
         cut = StopFilter(self._request.stop)
         text = ""
         for token in tokens:
