@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "list": "List the models on this machine.",
         "rm": "Delete a model from the cache.",
         "show": "Show what is in a model file.",
+        "explain": "Show a model's recipe and the memory it needs.",
         "tok": "Show how a text is cut into tokens.",
         "bench": "Measure speed.",
         "info": "Show what rml runs on.",

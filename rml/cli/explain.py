@@ -1,0 +1,135 @@
+"""``rml explain MODEL``: what a model is and what it costs, before anything is loaded."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from typing import Any
+
+import click
+
+import rml
+from rml.cli.console import bytes_text, print_json, table
+from rml.cli.models import locate
+from rml.cli.options import options
+from rml.cli.parsing import Command
+from rml.generation.context import memory_limit
+from rml.llm.config import ModelConfig
+from rml.llm.kv_cache import KV_TYPES
+from rml.llm.memory import MemoryBill, largest_context
+
+__all__ = ["command"]
+
+# Sizes come first; what is left are switches, shown where they differ from the plain recipe.
+_SIZES = (
+    "n_layers",
+    "n_vocab",
+    "d_model",
+    "n_heads",
+    "n_kv_heads",
+    "head_dim",
+    "d_ffn",
+    "n_experts",
+    "n_experts_used",
+    "d_expert_ffn",
+    "n_ctx_train",
+)
+
+
+@click.command("explain", cls=Command)
+@click.argument("name", required=False, metavar="[MODEL]")
+@options("model", "ctx_size", "batch_size", "output")
+def command(
+    name: str | None, model: str, ctx_size: int | None, batch_size: int | None, output: str
+) -> None:
+    """Explain the recipe of MODEL and the memory that it needs, without loading it."""
+    with rml.open_checkpoint(locate(name or model)) as checkpoint:
+        config = ModelConfig.from_checkpoint(checkpoint)
+        weights = sum(tensor.n_bytes for tensor in checkpoint.tensors.values())
+        path = checkpoint.path
+    n_ctx, n_batch, memory = ctx_size or config.n_ctx_train, batch_size or 512, memory_limit()
+    bills = {
+        kv_type: MemoryBill.of(
+            config, weights=weights, n_ctx=n_ctx, kv_type=kv_type, n_batch=n_batch
+        )
+        for kv_type in KV_TYPES
+    }
+    largest = {
+        kv_type: largest_context(
+            config, memory=memory, weights=weights, kv_type=kv_type, n_batch=n_batch
+        )
+        for kv_type in KV_TYPES
+    }
+    if output == "json":
+        print_json(_facts(path, config, n_ctx, memory, bills, largest))
+        return
+
+    click.echo(f"{path}: {config.architecture}, {config.parameter_count():,} parameters\n")
+    table(("SIZE", ""), [(size, f"{getattr(config, size):,}") for size in _SIZES], right="lr")
+    click.echo("\nSWITCHES (all others are those of the plain Llama recipe)")
+    for switch, value in _switches(config):
+        click.echo(f"{switch:26}{value}")
+    click.echo()
+    rows = [
+        (
+            kv_type,
+            bytes_text(bill.weights),
+            bytes_text(bill.kv_cache),
+            bytes_text(bill.scratch),
+            bytes_text(bill.total),
+            f"{largest[kv_type]:,}",
+        )
+        for kv_type, bill in bills.items()
+    ]
+    header = (
+        f"MEMORY FOR {n_ctx:,} TOKENS",
+        "WEIGHTS",
+        "KV CACHE",
+        "SCRATCH",
+        "ALL",
+        "LARGEST CONTEXT",
+    )
+    table(header, rows, right="lrrrrr")
+    fits = "fit" if weights <= memory else "do not fit"
+    click.echo(f"\nthis machine has {bytes_text(memory)}; the weights {fits} into it")
+
+
+def _switches(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    """Every switch that is on, and what it is set to."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.name in _SIZES or field.name == "architecture" or value == field.default:
+            continue
+        if field.name == "windows":
+            value = _layers(value, "all")
+        elif field.name == "rope_layers":
+            value = _layers(tuple("yes" if on else "no" for on in value), None)
+        elif field.name == "rope_scaling" and value.divisors:
+            value = f"{len(value.divisors)} divisors of the frequencies"
+        yield field.name, str(value)
+
+
+def _layers(values: tuple[Any, ...], name_of_none: str | None) -> str:
+    """Summarize one value for each layer: how many layers have which."""
+    counts: dict[str, int] = {}
+    for value in values:
+        text = str(name_of_none if value is None else value)
+        counts[text] = counts.get(text, 0) + 1
+    return ", ".join(f"{text} in {n} layers" for text, n in counts.items())
+
+
+def _facts(
+    path: object,
+    config: ModelConfig,
+    n_ctx: int,
+    memory: int,
+    bills: dict[str, MemoryBill],
+    largest: dict[str, int],
+) -> dict[str, Any]:
+    return {
+        "path": str(path),
+        "config": asdict(config),
+        "parameters": config.parameter_count(),
+        "n_ctx": n_ctx,
+        "machine_bytes": memory,
+        "memory": {kv: {**asdict(bill), "total": bill.total} for kv, bill in bills.items()},
+        "largest_context": largest,
+    }

@@ -1,0 +1,49 @@
+"""rml explain: recipe and memory bill, from both formats."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+
+
+def test_the_bill_of_the_toy(rml_command):
+    result = rml_command("explain", FIXTURES / "llama" / "model.gguf", "-c", "64", "-b", "16")
+
+    assert result.exit_code == 0
+    assert "llama, 37,024 parameters" in result.stdout
+    # 64 tokens, 2 layers, keys and values of 2 heads of 8 channels, 2 bytes each.
+    assert re.search(r"^f16 +\S+ kB +8\.2 kB ", result.stdout, re.MULTILINE)
+    assert "the weights fit into it" in result.stdout
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "smollm3", "qwen3_moe", "olmoe"])
+def test_both_formats_of_a_family_have_one_recipe(rml_command, family):
+    shown = [
+        json.loads(rml_command("explain", FIXTURES / family / part, "-o", "json").stdout)
+        for part in ("model.gguf", "hf")
+    ]
+
+    for facts in shown:
+        facts["config"].pop("rope_pairing")  # the order of rows in the file
+        facts["config"]["norm_eps"] = round(facts["config"]["norm_eps"], 9)
+    assert shown[0]["config"] == shown[1]["config"]
+    assert shown[0]["parameters"] == shown[1]["parameters"] > 0
+
+
+def test_switches_are_named(rml_command):
+    text = rml_command("explain", FIXTURES / "smollm3" / "hf").stdout
+
+    assert re.search(r"^rope_layers +yes in 4 layers, no in 1 layers$", text, re.MULTILINE)
+
+
+def test_a_machine_that_is_too_small(rml_command, monkeypatch):
+    from rml.cli import explain
+
+    monkeypatch.setattr(explain, "memory_limit", lambda: 50_000)
+    text = rml_command("explain", FIXTURES / "llama" / "model.gguf").stdout
+
+    assert "the weights do not fit into it" in text
+    assert re.search(r"^f32 .* 0$", text, re.MULTILINE)
