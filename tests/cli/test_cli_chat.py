@@ -70,7 +70,9 @@ def test_a_template_from_a_file(rml_command, toy_path, tmp_path):
     args = ("-m", toy_path, *GREEDY, "--chat-template", path)
     result = rml_command("chat", *args, "--show-template", "hi")
     assert result.stderr == "Q: hi\nA:\n"
-    missing = rml_command("chat", "-m", toy_path, "--chat-template", "chatml", "hi")
+    named = rml_command("chat", *args[:-1], "chatml", "--show-template", "hi")
+    assert "<|im_start|>user\nhi<|im_end|>" in named.stderr
+    missing = rml_command("chat", "-m", toy_path, "--chat-template", "nonsense", "hi")
     assert missing.exit_code == 1
     assert "templates known by name are" in missing.stderr
 
