@@ -41,6 +41,7 @@ from rml._kernels.experts_py import mix_experts
 from rml._kernels.kv_store_py import store_kv
 from rml._kernels.matmul_glu_py import matmul_glu
 from rml._kernels.matmul_many_py import matmul_many
+from rml._kernels.merge_py import bpe_merge, spm_merge
 from rml._kernels.norm_py import rms_norm
 from rml._kernels.rope_py import rope_angles, rotate
 from rml._kernels.route_py import route
@@ -57,6 +58,7 @@ __all__ = [
     "accumulate",
     "add",
     "attend",
+    "bpe_merge",
     "dequantize",
     "embed",
     "matmul_glu",
@@ -66,6 +68,7 @@ __all__ = [
     "rope_angles",
     "rotate",
     "route",
+    "spm_merge",
     "store_kv",
 ]
 
@@ -130,6 +133,7 @@ DEFINITIONS: dict[str, Any] = {
     "accumulate": accumulate,
     "add": add,
     "attend": attend,
+    "bpe_merge": bpe_merge,
     "dequantize": dequantize,
     "embed": embed,
     "matmul_glu": matmul_glu,
@@ -139,6 +143,7 @@ DEFINITIONS: dict[str, Any] = {
     "rope_angles": rope_angles,
     "rotate": rotate,
     "route": route,
+    "spm_merge": spm_merge,
     "store_kv": store_kv,
 }
 KERNELS: dict[str, Any] = (

@@ -12,5 +12,6 @@ include "experts_cy.pyx"
 include "rope_cy.pyx"
 include "attention_cy.pyx"
 include "kv_store_cy.pyx"
+include "merge_cy.pyx"
 # Last: it names them all.
 include "program_cy.pyx"

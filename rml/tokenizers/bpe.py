@@ -1,128 +1,46 @@
-"""Byte-pair encoding over ids: the merge loop, its table, and the byte-level model.
+"""Byte-pair encoding: the table of merges, and the byte-level model.
 
-A word starts as one id a byte. As long as two neighbours have an entry in the table, the pair with
-the lowest rank is replaced by its merged id (the leftmost of equal pairs first). The table holds
-ids only, so that the loop has no text in it and a compiled twin can share it.
+A word starts as one id a byte, and the kernel `bpe_merge` merges all words of a text at once. It
+and its table know ids only, no text.
 
 Sources: Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016) for
 the algorithm; Radford et al. (2019) for its byte-level form.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
-from heapq import heapify, heappop, heappush
+from itertools import accumulate, pairwise
 from operator import add
 
 import numpy as np
 import numpy.typing as npt
 
+from rml._kernels import bpe_merge
+from rml._kernels.merge_tables import PairTable, word_lengths
 from rml.tokenizers.byte_level import BYTE_TO_CHAR, as_bytes, from_visible, to_visible
 from rml.tokenizers.pretokenize import Splitter
 from rml.tokenizers.text_model import Prefix
-from rml.tokenizers.word_cache import WordCache
 
 __all__ = [
     "ByteLevelBPE",
-    "MergeTable",
-    "bpe_merge",
     "merge_table",
+    "merge_word",
     "missing_bytes",
     "missing_merges",
 ]
 
 
-class MergeTable:
-    """Merges by id, in rank order.
-
-    Parameters
-    ----------
-    left, right, merged : ndarray of int32, shape (n_merges,)
-        Merge number r replaces the neighbours ``left[r]``, ``right[r]`` by ``merged[r]``; a lower
-        r goes first. Of two equal pairs the first counts.
-    """
-
-    def __init__(
-        self,
-        left: npt.NDArray[np.int32],
-        right: npt.NDArray[np.int32],
-        merged: npt.NDArray[np.int32],
-    ) -> None:
-        if not left.shape == right.shape == merged.shape == (len(left),):
-            raise ValueError("left, right and merged differ in shape")
-        self.left = left
-        self.right = right
-        self.merged = merged
-
-    def __len__(self) -> int:
-        return len(self.left)
-
-    @cached_property
-    def pairs(self) -> dict[int, int]:
-        """``left << 32 | right`` -> ``rank << 32 | merged``."""
-        ranks = np.arange(len(self), dtype=np.int64)
-        keys = self.left.astype(np.int64) << 32 | self.right
-        values = ranks << 32 | self.merged
-        # Back to front, so that the first of equal pairs is the one that stays.
-        return dict(zip(keys[::-1].tolist(), values[::-1].tolist(), strict=True))
-
-
-def bpe_merge(symbols: Sequence[int], table: MergeTable) -> list[int]:
-    """Merge neighbours by rank until none has an entry.
-
-    Takes O(n log n) steps and no recursion, so a word of a hundred thousand letters is fine.
-
-    Parameters
-    ----------
-    symbols : sequence of int, shape (n,)
-        Ids of the word's smallest parts, each below 2**31; not changed.
-    table : MergeTable
-        The merges.
-
-    Returns
-    -------
-    list of int
-        The ids that are left, in order.
-    """
-    pairs = table.pairs
-    ids = list(symbols)
-    end = len(ids)
-    # A candidate is (rank << 32 | merged, position): lowest rank first, then leftmost. It is stale
-    # when one of its parts was merged meanwhile; the pair found at its position then differs.
-    candidates = [
-        (value, i)
-        for i in range(end - 1)
-        if (value := pairs.get(ids[i] << 32 | ids[i + 1])) is not None
-    ]
-    if not candidates:
-        return ids
-    heapify(candidates)
-    following = list(range(1, end + 1))
-    previous = list(range(-1, end - 1))
-    gone = -1
-    while candidates:
-        value, i = heappop(candidates)
-        left = ids[i]
-        j = following[i]
-        if left == gone or j == end or pairs.get(left << 32 | ids[j]) != value:
-            continue
-        merged = value & 0xFFFFFFFF
-        ids[i] = merged
-        ids[j] = gone
-        k = following[i] = following[j]
-        if k != end:
-            previous[k] = i
-            if (after := pairs.get(merged << 32 | ids[k])) is not None:
-                heappush(candidates, (after, i))
-        h = previous[i]
-        if h >= 0 and (before := pairs.get(ids[h] << 32 | merged)) is not None:
-            heappush(candidates, (before, h))
-    return [i for i in ids if i != gone]
+def merge_word(symbols: Sequence[int], table: PairTable) -> list[int]:
+    """Ids that merging leaves of one word."""
+    ids = np.array(symbols, np.int32)
+    bpe_merge(ids, np.array([0, len(ids)], np.int64), table)
+    left: list[int] = ids[ids >= 0].tolist()
+    return left
 
 
 class ByteLevelBPE:
     """Text to ids and back for a byte-level vocabulary (GPT-2, Llama 3, Qwen, SmolLM, ...).
 
-    Immutable but for its word cache, and safe to share between threads.
+    Immutable, and safe to share between threads.
 
     Parameters
     ----------
@@ -157,15 +75,34 @@ class ByteLevelBPE:
             if vocab.get(tokens[i]) == i:
                 del vocab[tokens[i]]
         self._vocab = vocab
-        self._byte_ids = [vocab.get(BYTE_TO_CHAR[byte], unknown_id) for byte in range(256)]
+        byte_ids = [vocab.get(BYTE_TO_CHAR[byte], unknown_id) for byte in range(256)]
+        self._missing_bytes = missing_bytes(byte_ids)
+        self._byte_ids = np.array([-1 if i is None else i for i in byte_ids], np.int32)
         self._table, self.missing = merge_table(vocab, len(tokens), merges)
         # Ids past the vocabulary stand for spellings that merges make but no token has.
         self._spellings = {i: from_visible(text) for text, i in self.missing.items()}
-        self._cache = WordCache(self._encode_word)
 
-    def encode(self, text: str, *, first: bool = True, control: bool = False) -> list[int]:  # noqa: ARG002
-        """Ids of a text without special tokens."""
-        return self._cache.encode(self.splitter.split(text))
+    def encode(self, pieces: Sequence[str | int], *, control: bool) -> list[int]:  # noqa: ARG002
+        """Ids of a text that was cut at its special tokens."""
+        words: list[str] = []
+        special: list[tuple[int, int]] = []  # number of a word that stands for an id, and the id
+        for piece in pieces:
+            if isinstance(piece, int):
+                special.append((len(words), piece))
+                words.append("\0")
+            else:
+                words += self.splitter.split(piece)
+        data, borders = _bytes_of(words)
+        symbols = self._byte_ids[np.frombuffer(data, np.uint8)]
+        if self.splitter.ignore_merges:
+            self._put_whole_words(symbols, data, borders)
+        for word, token in special:
+            symbols[borders[word]] = token
+        bpe_merge(symbols, borders, self._table)
+        ids: list[int] = symbols[symbols >= 0].tolist()
+        if self._spellings and max(ids, default=0) >= len(self._tokens):
+            ids = [part for i in ids for part in self._spelled(i)]
+        return ids
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that an ordinary token stands for."""
@@ -173,28 +110,47 @@ class ByteLevelBPE:
 
     def problems(self) -> list[str]:
         """Say what is odd about the vocabulary."""
-        return [*missing_merges(self.missing), *missing_bytes(self._byte_ids)]
+        return [*missing_merges(self.missing), *self._missing_bytes]
 
-    def _encode_word(self, word: str) -> tuple[int, ...]:
-        data = as_bytes(word)
-        if self.splitter.ignore_merges:
-            whole = self._vocab.get(to_visible(data))
-            if whole is not None:
-                return (whole,)
-        ids = bpe_merge(self._bytes_to_ids(data), self._table)
-        if self._spellings:
-            ids = [
-                part
-                for i in ids
-                for part in (
-                    (i,) if i < len(self._tokens) else self._bytes_to_ids(self._spellings[i])
-                )
-            ]
-        return tuple(ids)
+    def _put_whole_words(
+        self, symbols: npt.NDArray[np.int32], data: bytes, borders: npt.NDArray[np.int64]
+    ) -> None:
+        """Make one symbol of each word that is a token."""
+        visible = to_visible(data)
+        find = self._vocab.get
+        found = [find(visible[start:end], -1) for start, end in pairwise(borders.tolist())]
+        whole = np.array(found, np.int32)
+        lengths = word_lengths(borders)
+        symbols[np.repeat(whole >= 0, lengths)] = -1
+        symbols[borders[:-1][whole >= 0]] = whole[whole >= 0]
 
-    def _bytes_to_ids(self, data: bytes) -> list[int]:
-        ids = [self._byte_ids[byte] for byte in data]
-        return [i for i in ids if i is not None]
+    def _spelled(self, token_id: int) -> list[int]:
+        """Return an id itself, or the bytes of a spelling that has no token."""
+        if token_id < len(self._tokens):
+            return [token_id]
+        ids = self._byte_ids[np.frombuffer(self._spellings[token_id], np.uint8)]
+        spelled: list[int] = ids[ids >= 0].tolist()
+        return spelled
+
+
+def _bytes_of(words: Sequence[str]) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """Bytes of words, one after the other, and where each begins and ends in them."""
+    text = "".join(words)
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:  # lone surrogates: bytes that are not UTF-8
+        pieces = list(map(as_bytes, words))
+        return b"".join(pieces), _borders(pieces)
+    borders = _borders(words)
+    if not text.isascii():
+        # A character starts with any byte but those of the form 10xxxxxx.
+        starts = np.flatnonzero(np.frombuffer(data, np.int8) >= -64)
+        borders = np.append(starts, len(data))[borders]
+    return data, borders
+
+
+def _borders(words: Sequence[str] | Sequence[bytes]) -> npt.NDArray[np.int64]:
+    return np.fromiter(accumulate(map(len, words), initial=0), np.int64, len(words) + 1)
 
 
 def missing_merges(missing: Mapping[str, int]) -> list[str]:
@@ -212,7 +168,7 @@ def missing_bytes(byte_ids: Sequence[int | None]) -> list[str]:
 
 def merge_table(
     vocab: Mapping[str, int], n_vocab: int, merges: tuple[Sequence[str], Sequence[str]]
-) -> tuple[MergeTable, dict[str, int]]:
+) -> tuple[PairTable, dict[str, int]]:
     """Return the merges by id, and ids past the vocabulary for spellings without a token.
 
     Parameters
@@ -233,4 +189,4 @@ def merge_table(
                 if ids[n] is None:
                     ids[n] = missing.setdefault(text, n_vocab + len(missing))
         columns.append(np.array(ids, dtype=np.int32))
-    return MergeTable(*columns), missing
+    return PairTable(*columns), missing

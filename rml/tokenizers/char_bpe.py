@@ -9,7 +9,7 @@ Source: the ``BPE`` model of Hugging Face tokenizers.
 
 from collections.abc import Mapping, Sequence
 
-from rml.tokenizers.bpe import bpe_merge, merge_table, missing_bytes, missing_merges
+from rml.tokenizers.bpe import merge_table, merge_word, missing_bytes, missing_merges
 from rml.tokenizers.byte_level import BYTE_TO_CHAR, as_bytes
 
 __all__ = ["CharBPE"]
@@ -61,7 +61,7 @@ class CharBPE:
         """Ids of one word."""
         if self.ignore_merges and (whole := self._vocab.get(word)) is not None:
             return (whole,)
-        ids = bpe_merge(self._symbols(word), self._table)
+        ids = merge_word(self._symbols(word), self._table)
         if self._spellings:
             ids = [part for i in ids for part in self._spelled(i)]
         return tuple(ids)

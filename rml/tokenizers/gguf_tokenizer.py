@@ -97,7 +97,7 @@ def _sentencepiece(metadata: Mapping[str, Any], where: str) -> Parts:
         raise TokenizerError(f"{where}: no tokenizer.ggml.scores; a 'llama' vocabulary needs them")
     model = SentencePiece(
         vocabulary.tokens,
-        vocabulary.scores.tolist(),
+        vocabulary.scores,
         vocabulary.of_type(TokenType.CONTROL, TokenType.UNKNOWN, TokenType.BYTE),
         byte_tokens(vocabulary.tokens, vocabulary.of_type(TokenType.BYTE), where),
         vocabulary.ids.get("unknown"),

@@ -67,19 +67,27 @@ class JsonModel:
         spelled = pre_tokenizer.spell_last
         self._cache = WordCache(self._encode_plain if spelled else bpe.encode_word)
 
-    def encode(self, text: str, *, first: bool = True, control: bool = False) -> list[int]:
-        """Ids of a text without special tokens of the first kind."""
+    def encode(self, pieces: Sequence[str | int], *, control: bool) -> list[int]:
+        """Ids of a text that was cut at its special tokens of the first kind."""
         ids: list[int] = []
+        for n, piece in enumerate(pieces):
+            if isinstance(piece, int):
+                ids.append(piece)
+            else:
+                self._encode_piece(ids, piece, n == 0, control)
+        return ids
+
+    def _encode_piece(self, ids: list[int], text: str, first: bool, control: bool) -> None:
+        """Append the ids of a text; `first` says that nothing stands before it."""
         for piece in self._later.split(self._normalizer(text), control=control):
             if isinstance(piece, int):
                 ids.append(piece)
             else:
                 words = self._pre_tokenizer(piece, first)
                 if self._cutter is not None:
-                    words = [part for word in words for part in self._cutter(word)]
+                    words = [part for word in words for part in self._cutter.split(word)]
                 ids += self._cache.encode(words)
             first = False
-        return ids
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that an ordinary token stands for."""

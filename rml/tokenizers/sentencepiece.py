@@ -9,88 +9,38 @@ Sources: Kudo and Richardson, "SentencePiece" (2018), whose BPE mode this is; th
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from heapq import heapify, heappop, heappush
+from itertools import accumulate, pairwise
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
+from rml._kernels import spm_merge
+from rml._kernels.merge_tables import TokenTable, code_points
 from rml.errors import TokenizerError
 from rml.tokenizers.bpe import missing_bytes
 from rml.tokenizers.byte_level import as_bytes
 from rml.tokenizers.text_model import Prefix
-from rml.tokenizers.word_cache import WordCache
 
-__all__ = ["SPACE", "SentencePiece", "WordCutter", "byte_tokens", "spm_merge"]
+__all__ = ["SPACE", "SentencePiece", "WordCutter", "byte_tokens"]
 
 SPACE: Final = "▁"
 _BYTE: Final = re.compile(r"<0x([0-9A-F]{2})>")
-_MANY: Final = 64
-
-
-def spm_merge(
-    text: str, vocab: Mapping[str, int], scores: Sequence[float]
-) -> list[tuple[int, int]]:
-    """Join neighbours by score until no two together are a token.
-
-    Takes O(n log n) steps and no recursion.
-
-    Parameters
-    ----------
-    text : str, n characters
-        With spaces already written as "▁".
-    vocab : mapping of str to int
-        The tokens that text may become.
-    scores : sequence of float
-        By id.
-
-    Returns
-    -------
-    list of (start, end)
-        The pieces in order; each is a token or a single character.
-    """
-    n = len(text)
-    ends = list(range(1, n + 1))  # of the piece that starts here; 0 where none starts any more
-    starts = list(range(-1, n - 1))  # of the piece before the one that starts here
-    # A candidate is (-score, start, end): highest score first, then leftmost. It is stale when
-    # one of its two pieces was joined meanwhile; its middle then is no border, or its end differs.
-    candidates: list[tuple[float, int, int, int]] = [
-        (-scores[found], i, i + 1, i + 2)
-        for i in range(n - 1)
-        if (found := vocab.get(text[i : i + 2])) is not None
-    ]
-    heapify(candidates)
-    while candidates:
-        _, start, middle, end = heappop(candidates)
-        if ends[start] != middle or ends[middle] != end:
-            continue
-        ends[start] = end
-        ends[middle] = 0
-        if end < n:
-            starts[end] = start
-            after = ends[end]
-            if (found := vocab.get(text[start:after])) is not None:
-                heappush(candidates, (-scores[found], start, end, after))
-        before = starts[start]
-        if before >= 0 and (found := vocab.get(text[before:end])) is not None:
-            heappush(candidates, (-scores[found], before, start, end))
-    pieces = []
-    start = 0
-    while start < n:
-        pieces.append((start, ends[start]))
-        start = ends[start]
-    return pieces
 
 
 class SentencePiece:
     """Text to ids and back for a vocabulary with scores.
 
-    Immutable but for its word cache, and safe to share between threads.
+    Immutable but for what it works out at first use, and safe to share between threads.
 
     Parameters
     ----------
     tokens : sequence of str, length n_vocab
         Vocabulary, with "▁" for a space.
-    scores : sequence of float, length n_vocab
+    scores : (n_vocab,) float32
         A higher one goes first.
     reserved : collection of int
         Ids that text never becomes: control, unknown and byte tokens.
@@ -106,7 +56,7 @@ class SentencePiece:
     def __init__(
         self,
         tokens: Sequence[str],
-        scores: Sequence[float],
+        scores: npt.NDArray[np.float32],
         reserved: Collection[int],
         bytes_by_id: Mapping[int, int],
         unknown_id: int | None,
@@ -123,18 +73,36 @@ class SentencePiece:
         self._bytes_by_id = bytes_by_id
         self._ids_by_byte = {byte: i for i, byte in bytes_by_id.items()}
         self._unknown_id = unknown_id
-        self._cache = WordCache(self._encode_word)
+        self._fallbacks: dict[int, list[int]] = {}
 
     @cached_property
-    def _cut(self) -> "WordCutter":
+    def _cutter(self) -> "WordCutter":
         return WordCutter(self._vocab)
 
-    def encode(self, text: str, *, first: bool = True, control: bool = False) -> list[int]:  # noqa: ARG002
-        """Ids of a text without special tokens."""
-        if not text:
-            return []
-        text = text.replace(" ", SPACE)
-        return self._cache.encode(self._cut(SPACE + text if self.prefix == "always" else text))
+    @cached_property
+    def _table(self) -> TokenTable:
+        return TokenTable(self._vocab, self._scores)
+
+    def encode(self, pieces: Sequence[str | int], *, control: bool) -> list[int]:  # noqa: ARG002
+        """Ids of a text that was cut at its special tokens."""
+        before = SPACE if self.prefix == "always" else ""
+        # An id stands in the text as a word of one character, which merging leaves alone.
+        texts = ["\0" if isinstance(p, int) else before + p.replace(" ", SPACE) for p in pieces]
+        points = code_points("".join(texts))
+        borders = self._cutter.borders(points)
+        edges = np.fromiter(accumulate(map(len, texts), initial=0), np.int64, len(texts) + 1)
+        if len(pieces) > 1:
+            borders = np.unique(np.concatenate((borders, edges)))
+        symbols = np.empty(len(points), np.int32)
+        spm_merge(points, borders, self._table, symbols)
+        for edge, piece in zip(edges.tolist(), pieces, strict=False):
+            if isinstance(piece, int):
+                symbols[edge] = piece
+        ids: list[int] = symbols[symbols != -1].tolist()
+        if ids and min(ids) < 0:
+            fallback = self._fallback
+            ids = [part for i in ids for part in ((i,) if i >= 0 else fallback(-2 - i))]
+        return ids
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that an ordinary token stands for."""
@@ -147,28 +115,21 @@ class SentencePiece:
         """Say what is odd about the vocabulary."""
         return missing_bytes([self._ids_by_byte.get(byte) for byte in range(256)])
 
-    def _encode_word(self, word: str) -> tuple[int, ...]:
-        whole = self._vocab.get(word)
-        if whole is not None and len(word) == 1:
-            return (whole,)
-        ids: list[int] = []
-        for start, end in spm_merge(word, self._vocab, self._scores):
-            piece = word[start:end]
-            found = self._vocab.get(piece)
-            ids += self._fallback(piece) if found is None else (found,)
-        return tuple(ids)
-
-    def _fallback(self, char: str) -> list[int]:
-        ids = [self._ids_by_byte.get(byte, self._unknown_id) for byte in as_bytes(char)]
-        if any(byte not in self._ids_by_byte for byte in as_bytes(char)):
-            ids = [self._unknown_id]
-        return [i for i in ids if i is not None]
+    def _fallback(self, point: int) -> list[int]:
+        """Ids of a character without a token."""
+        ids = self._fallbacks.get(point)
+        if ids is None:
+            found = [self._ids_by_byte.get(byte) for byte in as_bytes(chr(point))]
+            if None in found:
+                found = [self._unknown_id]
+            ids = self._fallbacks[point] = [i for i in found if i is not None]
+        return ids
 
 
 class WordCutter:
     """Cut a text before each "▁" that no token reaches across.
 
-    Joining never crosses such a place, so the words can be encoded one by one, and remembered.
+    Joining never crosses such a place, and short words are joined faster.
 
     Parameters
     ----------
@@ -177,17 +138,24 @@ class WordCutter:
     """
 
     def __init__(self, tokens: Iterable[str]) -> None:
-        # Characters that stand before a "▁" inside a token: behind them nothing is cut.
         border = "\ud800"  # stands in no token
-        bound = set(re.findall(f"([^{SPACE}{border}]){SPACE}", border.join(tokens)))
-        inner = "".join(map(re.escape, bound))
-        self._cut: Callable[[str], list[str]] | None = None
-        if len(bound) <= _MANY:
-            self._cut = re.compile(f"(?<=[^{SPACE}{inner}])(?={SPACE})").split
+        points = code_points(border.join(tokens))
+        # Characters that stand before a "▁" inside a token, or are one: behind them is no cut.
+        self._bound = np.zeros(sys.maxunicode + 1, np.bool_)
+        self._bound[points[:-1][points[1:] == ord(SPACE)]] = True
+        self._bound[ord(border)] = False
+        self._bound[ord(SPACE)] = True
 
-    def __call__(self, text: str) -> list[str]:
+    def borders(self, points: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+        """Borders of the words of a text given as code points, from 0 to its length."""
+        spaces = np.flatnonzero(points[1:] == ord(SPACE))
+        cuts = spaces[~self._bound[points[spaces]]] + 1
+        return np.concatenate(([0], cuts, [len(points)]), dtype=np.int64)
+
+    def split(self, text: str) -> list[str]:
         """Words of a text; joined they are the text again."""
-        return [text] if self._cut is None else self._cut(text)
+        borders = self.borders(code_points(text)).tolist()
+        return [text[start:end] for start, end in pairwise(borders)]
 
 
 def byte_tokens(tokens: Sequence[str], ids: Iterable[int], where: str) -> dict[int, int]:

@@ -1,6 +1,6 @@
 """What every kind of vocabulary offers to the tokenizer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -14,22 +14,20 @@ special token."""
 
 
 class TextModel(Protocol):
-    """Turns text without special tokens into ids, and an id into bytes."""
+    """Turns the text between special tokens into ids, and an id into bytes."""
 
     @property
     def prefix(self) -> Prefix:
         """Which text gets a space that decoding has to take away again."""
         ...
 
-    def encode(self, text: str, *, first: bool, control: bool) -> list[int]:
-        """Ids of a text.
+    def encode(self, pieces: Sequence[str | int], *, control: bool) -> list[int]:
+        """Ids of a text that was cut at its special tokens.
 
         Parameters
         ----------
-        text : str
-            Text in which `SpecialTokens` finds nothing any more.
-        first : bool
-            Nothing stands before it.
+        pieces : sequence of str or int
+            Text in which `SpecialTokens` finds nothing any more, and ids, which stay.
         control : bool
             Control tokens may be made, for vocabularies that look for some of them later.
         """

@@ -5,7 +5,7 @@ Text is first cut at special tokens; what lies between goes through the vocabula
 ``decode(encode(text)) == text``.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from rml.errors import ArgumentError
@@ -145,7 +145,7 @@ class Tokenizer:
             others wrote.
         """
         pieces = self._specials.split(as_text(text), control=parse_special)
-        ids = self._encode_pieces(pieces, parse_special)
+        ids = self._model.encode(pieces, control=parse_special)
         return [*self._before, *ids, *self._after] if add_special else ids
 
     def encode_parts(self, parts: Iterable[tuple[str, bool]], add_bos: bool) -> list[int]:
@@ -173,7 +173,7 @@ class Tokenizer:
                     start = written.pop()[0]
                 written.append((start, end))
         pieces = self._specials.split(text, control=True, written=written)
-        ids = self._encode_pieces(pieces, all(by_template for _, by_template in parts))
+        ids = self._model.encode(pieces, control=all(by_template for _, by_template in parts))
         if add_bos and self.bos_id is not None:
             own = 0
             while own < len(ids) and ids[own] == self.bos_id:
@@ -267,15 +267,6 @@ class Tokenizer:
             f"Tokenizer({type(self._model).__name__}, n_vocab={self.n_vocab}, "
             f"bos_id={self.bos_id}, eos_id={self.eos_id}, add_bos={self.add_bos})"
         )
-
-    def _encode_pieces(self, pieces: Sequence[str | int], control: bool) -> list[int]:
-        ids: list[int] = []
-        for n, piece in enumerate(pieces):
-            if isinstance(piece, int):
-                ids.append(piece)
-            else:
-                ids += self._model.encode(piece, first=n == 0, control=control)
-        return ids
 
 
 class _Pieces:

@@ -1,17 +1,13 @@
 """Byte-level BPE on a tiny vocabulary and on those of the case bank."""
 
 import threading
-import time
-from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rml.errors import ArgumentError, TokenizerError
 from rml.tokenizers import Tokenizer
-from rml.tokenizers.bpe import MergeTable, bpe_merge
 from rml.tokenizers.byte_level import BYTE_TO_CHAR
 
 MERGES = [
@@ -54,51 +50,6 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)
 def ids_of(tokenizer, *tokens):
     texts = byte_bpe()["tokenizer.ggml.tokens"]
     return [texts.index(token) for token in tokens]
-
-
-def slow_merge(symbols, merges):
-    """The textbook loop: look for the best pair, merge it, start again."""
-    ranks = {}
-    for rank, (left, right, merged) in enumerate(merges):
-        ranks.setdefault((left, right), (rank, merged))
-    ids = list(symbols)
-    while True:
-        found = [(ranks[pair], i) for i, pair in enumerate(pairwise(ids)) if pair in ranks]
-        if not found:
-            return ids
-        (_, merged), i = min(found)
-        ids[i : i + 2] = [merged]
-
-
-@st.composite
-def merge_problems(draw):
-    n = draw(st.integers(2, 5))
-    pairs = draw(st.lists(st.tuples(st.integers(0, n + 8), st.integers(0, n + 8)), max_size=12))
-    merges = [(left, right, n + i) for i, (left, right) in enumerate(pairs)]
-    return draw(st.lists(st.integers(0, n - 1), max_size=40)), merges
-
-
-@given(merge_problems())
-def test_merge_loop_is_the_textbook_one(problem):
-    symbols, merges = problem
-    columns = np.array(merges, dtype=np.int32).reshape(-1, 3).T
-
-    assert bpe_merge(symbols, MergeTable(*columns)) == slow_merge(symbols, merges)
-
-
-def test_merge_loop_is_near_linear():
-    table = MergeTable(*np.array([[0, 1, 2], [0, 1, 2], [1, 2, 3]], dtype=np.int32))
-    began = time.thread_time()
-
-    assert bpe_merge([0] * 131_072, table) == [3] * 16_384
-    assert time.thread_time() - began < 2
-
-
-def test_table_refuses_columns_of_different_length():
-    a, b = np.zeros(2, np.int32), np.zeros(3, np.int32)
-
-    with pytest.raises(ValueError, match="shape"):
-        MergeTable(a, a, b)
 
 
 def test_words_merge_by_rank(tiny):

@@ -1,15 +1,15 @@
 """SentencePiece vocabularies with scores, on a small one made here."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from rml._kernels import spm_merge
+from rml._kernels.merge_tables import TokenTable, code_points
 from rml.errors import TokenizerError
 from rml.tokenizers import Tokenizer
-from rml.tokenizers.sentencepiece import WordCutter, spm_merge
+from rml.tokenizers.sentencepiece import WordCutter
 
 PIECES = ["▁", "h", "e", "l", "o", "he", "ll", "hell", "hello", "▁hello", "▁he", "a", "▁a", "▁▁",
           "b", "ab", "ba", "é", ">", ">▁", "aa", "lo"]  # fmt: skip
@@ -50,31 +50,11 @@ def ids_of(*tokens):
     return [known.index(token) for token in tokens]
 
 
-def slow_pieces(text, vocab, scores):
-    """The textbook loop: look for the best pair, join it, start again."""
-    pieces = list(text)
-    while True:
-        found = [
-            (-scores[vocab[left + right]], i)
-            for i, (left, right) in enumerate(pairwise(pieces))
-            if left + right in vocab
-        ]
-        if not found:
-            return pieces
-        _, i = min(found)
-        pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]
-
-
-@given(
-    st.text("abc▁", max_size=30),
-    st.dictionaries(st.text("abc▁", min_size=1, max_size=4), st.integers(-3, 0), max_size=20),
-)
-def test_merge_loop_is_the_textbook_one(text, pieces):
-    vocab = {piece: i for i, piece in enumerate(pieces)}
-    scores = list(map(float, pieces.values()))
-    found = [text[start:end] for start, end in spm_merge(text, vocab, scores)]
-
-    assert found == slow_pieces(text, vocab, scores)
+def pieces_of(text, table, borders):
+    points = code_points(text)
+    ids = np.empty(len(points), np.int32)
+    spm_merge(points, np.array(borders, np.int64), table, ids)
+    return ids.tolist()
 
 
 @given(
@@ -83,18 +63,19 @@ def test_merge_loop_is_the_textbook_one(text, pieces):
 )
 def test_cutting_into_words_changes_nothing(text, pieces):
     vocab = {piece: i for i, piece in enumerate(pieces)}
-    scores = list(map(float, pieces.values()))
-    words = WordCutter(vocab)(text)
-    apart = [word[a:b] for word in words for a, b in spm_merge(word, vocab, scores)]
+    table = TokenTable(vocab, np.array([*pieces.values()], np.float32))
+    cutter = WordCutter(vocab)
+    borders = cutter.borders(code_points(text))
 
-    assert "".join(words) == text
-    assert apart == [text[a:b] for a, b in spm_merge(text, vocab, scores)]
+    assert "".join(cutter.split(text)) == text
+    assert pieces_of(text, table, borders) == pieces_of(text, table, [0, len(text)])
 
 
 def test_words_are_cut_where_no_token_reaches():
-    assert WordCutter(["▁a", "▁▁", "x"])("▁a▁▁b▁") == ["▁a", "▁▁b", "▁"]
-    assert WordCutter(["▁a", ">▁"])("▁a>▁b▁c") == ["▁a>▁b", "▁c"]
-    assert WordCutter([f"{chr(n)}▁" for n in range(0x4E00, 0x4F00)])("a▁b") == ["a▁b"]
+    assert WordCutter(["▁a", "▁▁", "x"]).split("▁a▁▁b▁") == ["▁a", "▁▁b", "▁"]
+    assert WordCutter(["▁a", ">▁"]).split("▁a>▁b▁c") == ["▁a>▁b", "▁c"]
+    assert WordCutter([f"{chr(n)}▁" for n in range(0x4E00, 0x4F00)]).split("a▁b") == ["a", "▁b"]
+    assert WordCutter([]).split("") == [""]
 
 
 @pytest.mark.parametrize(
