@@ -1,5 +1,7 @@
-"""``rml tok TEXT``: how a text is cut into tokens."""
+"""``rml tok TEXT``: how a text is cut into tokens, and whether two tokenizers do it alike."""
 
+from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -7,6 +9,7 @@ import click
 import rml
 from rml.cli.console import print_json, printable, table, uses_color
 from rml.cli.models import locate
+from rml.cli.nasty_texts import NASTY_TEXTS
 from rml.cli.options import options
 from rml.cli.parsing import Command
 from rml.cli.prompts import read_prompt
@@ -14,6 +17,7 @@ from rml.cli.prompts import read_prompt
 __all__ = ["command"]
 
 _BACKGROUNDS = ("bright_yellow", "bright_cyan", "bright_green", "bright_magenta", "white")
+_SHOWN = 5  # tokens from a difference on
 
 
 @click.command("tok", cls=Command)
@@ -23,6 +27,11 @@ _BACKGROUNDS = ("bright_yellow", "bright_cyan", "bright_green", "bright_magenta"
 @click.option("--parse-special", is_flag=True, help="Read <|...|> and the like as control tokens.")
 @click.option("--ids", is_flag=True, help="Print the ids alone, as a list.")
 @click.option("--count", "--show-count", is_flag=True, help="Print the number of tokens alone.")
+@click.option(
+    "--compare",
+    metavar="OTHER",
+    help="Look for a text, TEXT or one of many nasty ones, that the model OTHER cuts differently.",
+)
 @options("output")
 def command(
     text: str | None,
@@ -33,9 +42,14 @@ def command(
     parse_special: bool,
     ids: bool,
     count: bool,
+    compare: str | None,
     output: str,
 ) -> None:
     """Show the tokens of TEXT: their ids, bytes and borders. TEXT may come from stdin."""
+    if compare is not None:
+        given = (text, prompt, file) != (None, None, None)
+        _compare(model, compare, [read_prompt(text, prompt, file)] if given else None)
+        return
     words = read_prompt(text, prompt, file)
     tokenizer = rml.load_tokenizer(locate(model))
     tokens = tokenizer.encode(words, add_special=not no_bos, parse_special=parse_special)
@@ -67,6 +81,35 @@ def command(
         if uses_color():
             click.echo()
             _show_borders(tokenizer, tokens)
+
+
+def _compare(model: str, other: str, texts: Sequence[str] | None) -> None:
+    """Print the first difference between two tokenizers, and end with exit code 1 if there is one.
+
+    Of every text both the ids are compared, with control tokens read and not read, and the text
+    that they decode to.
+    """
+    names = (model, other)
+    pair = [rml.load_tokenizer(locate(name)) for name in names]
+    if texts is None:
+        own = {name for t in pair for name in (t.bos_token, t.eos_token) if name}
+        texts = [*NASTY_TEXTS, *(f"a {name} b" for name in sorted(own))]
+    for text in texts:
+        for special in (False, True):
+            ids = [t.encode(text, parse_special=special) for t in pair]
+            decoded = [t.decode(i, skip_special=False) for t, i in zip(pair, ids, strict=True)]
+            if ids[0] == ids[1] and decoded[0] == decoded[1]:
+                continue
+            at = sum(1 for _ in takewhile(bool, map(int.__eq__, *ids)))
+            click.echo(f"different{' with --parse-special' if special else ''}: {text!a}")
+            click.echo(f"from token {at} on:" if ids[0] != ids[1] else "in the text of the tokens:")
+            for name, tokenizer, tokens in zip(names, pair, ids, strict=True):
+                shown = tokens[at : at + _SHOWN] if ids[0] != ids[1] else tokens[:_SHOWN]
+                click.echo(f"  {name} ({len(tokens)} tokens)")
+                for token in shown:
+                    click.echo(f"    {token:>7} {_piece(tokenizer.token_bytes(token))!r}")
+            raise click.exceptions.Exit(1)
+    click.echo(f"the same ids for {len(texts)} {'text' if len(texts) == 1 else 'texts'}")
 
 
 def _piece(data: bytes) -> str | list[int]:
