@@ -7,6 +7,34 @@
 #include "unpack_k.h"
 #include "unpack_simple.h"
 
+/* Units [first, first + n) of a row: 32 codes of each, and two scales and minima (see formats.h). */
+static void rml_unpack(const uint8_t *row, int type, ptrdiff_t first, ptrdiff_t n, uint8_t *code, float *d, float *m) {
+    switch (type) {
+#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN, SCALES)                             \
+    case ID:                                                                          \
+        for (ptrdiff_t u = 0; u < n; ++u)                                             \
+            unpack_##NAME(row, first + u, code + u * RML_UNIT, d + 2 * u, m + 2 * u); \
+        return;
+        RML_QUANTIZED_FORMATS(X)
+#undef X
+    }
+}
+
+/* What becomes of codes, scales and minima. */
+typedef struct {
+    int bias, has_min, n_scales;
+} rml_kind;
+
+static rml_kind rml_kind_of(int type) {
+    switch (type) {
+#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN, SCALES) \
+    case ID: return (rml_kind){BIAS, HAS_MIN, SCALES};
+        RML_QUANTIZED_FORMATS(X)
+#undef X
+    }
+    return (rml_kind){0, 0, 0};
+}
+
 /* Codes as floats, a register's worth. */
 RML_INLINE lanes load_codes(const uint8_t *code, int bias) {
 #if defined(__AVX512F__)
@@ -25,21 +53,31 @@ RML_INLINE lanes load_codes(const uint8_t *code, int bias) {
 #endif
 }
 
-enum { EXPAND_UNITS = 8 }; /* unpacked at a time */
-
-typedef struct {
-    uint8_t code[EXPAND_UNITS * RML_UNIT];
-    float d[EXPAND_UNITS][2], m[EXPAND_UNITS][2];
-} rml_units;
-
 /* Values of n units, rounded as the definition rounds: multiply, then add. */
-RML_INLINE void units_values(const rml_units *units, ptrdiff_t n, int bias, int has_min, int scales, float *out) {
+RML_INLINE void units_values(const uint8_t *code, const float *d, const float *m, ptrdiff_t n, int bias, int has_min,
+                             int n_scales, float *out) {
     for (ptrdiff_t u = 0; u < n; ++u)
         for (int i = 0; i < RML_UNIT; i += RML_LANES) {
-            const int s = scales == 2 ? i / 16 : 0;
-            const lanes v = load_codes(units->code + u * RML_UNIT + i, bias) * splat_lanes(units->d[u][s]);
-            store_lanes(out + u * RML_UNIT + i, has_min ? v + splat_lanes(units->m[u][s]) : v);
+            const ptrdiff_t s = 2 * u + (n_scales == 2 ? i / 16 : 0);
+            const lanes v = load_codes(code + u * RML_UNIT + i, bias) * splat_lanes(d[s]);
+            store_lanes(out + u * RML_UNIT + i, has_min ? v + splat_lanes(m[s]) : v);
         }
+}
+
+/* Values of `n` units from the start of a row. */
+static void expand_units(const uint8_t *row, int type, ptrdiff_t n, float *out) {
+    enum { PIECE = 8 };
+    const rml_kind kind = rml_kind_of(type);
+    for (ptrdiff_t u = 0; u < n; u += PIECE, out += PIECE * RML_UNIT) {
+        const ptrdiff_t k = n - u < PIECE ? n - u : PIECE;
+        uint8_t code[PIECE * RML_UNIT];
+        float d[2 * PIECE], m[2 * PIECE];
+        rml_unpack(row, type, u, k, code, d, m);
+        if (kind.has_min)
+            units_values(code, d, m, k, kind.bias, 1, kind.n_scales, out);
+        else
+            units_values(code, d, m, k, kind.bias, 0, kind.n_scales, out);
+    }
 }
 
 /* Expand `n` values of a row from its start; a whole number of blocks. */
@@ -69,18 +107,8 @@ static void rml_expand(const uint8_t *row, int type, ptrdiff_t n, float *out) {
             out[i] = (float)x;
         }
         return;
-#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN, SCALES)                                      \
-    case ID:                                                                                   \
-        for (i = 0; i < n / RML_UNIT; i += EXPAND_UNITS) {                                     \
-            const ptrdiff_t k = n / RML_UNIT - i < EXPAND_UNITS ? n / RML_UNIT - i : EXPAND_UNITS; \
-            rml_units units;                                                                   \
-            for (ptrdiff_t u = 0; u < k; ++u)                                                  \
-                unpack_##NAME(row, i + u, units.code + u * RML_UNIT, units.d[u], units.m[u]);  \
-            units_values(&units, k, BIAS, HAS_MIN, SCALES, out + i * RML_UNIT);                \
-        }                                                                                      \
-        return;
-        RML_QUANTIZED_FORMATS(X)
-#undef X
+    default:
+        expand_units(row, type, n / RML_UNIT, out);
     }
 }
 

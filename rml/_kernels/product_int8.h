@@ -72,25 +72,15 @@ static void int8_rows_each(const rml_matrix *w, ptrdiff_t row, int n, const rml_
     const ptrdiff_t units = w->cols / RML_UNIT;
     float *d = scratch, *m = d + 2 * units;
     uint8_t *code = (uint8_t *)(m + 2 * units);
+    const rml_kind kind = rml_kind_of(w->type);
     for (int r = 0; r < n; ++r) {
-        const uint8_t *p = w->data + (row + r) * w->row_bytes;
-        int bias = 0, has_min = 0, n_scales = 1;
-        switch (w->type) {
-#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN, SCALES)                              \
-    case ID:                                                                           \
-        for (ptrdiff_t u = 0; u < units; ++u)                                          \
-            unpack_##NAME(p, u, code + u * RML_UNIT, d + 2 * u, m + 2 * u);            \
-        bias = BIAS, has_min = HAS_MIN, n_scales = SCALES;                             \
-        break;
-            RML_QUANTIZED_FORMATS(X)
-#undef X
-        }
+        rml_unpack(w->data + (row + r) * w->row_bytes, w->type, 0, units, code, d, m);
         for (ptrdiff_t t = t0; t < t1; ++t) {
             float *y = strip + (t - t0) * RML_ROWS + r;
-            if (n_scales == 1)
-                *y = has_min ? int8_dot(code, d, m, bias, 1, 1, in, t) : int8_dot(code, d, m, bias, 0, 1, in, t);
+            if (kind.n_scales == 1)
+                *y = kind.has_min ? int8_dot(code, d, m, 0, 1, 1, in, t) : int8_dot(code, d, m, kind.bias, 0, 1, in, t);
             else
-                *y = has_min ? int8_dot(code, d, m, bias, 1, 2, in, t) : int8_dot(code, d, m, bias, 0, 2, in, t);
+                *y = kind.has_min ? int8_dot(code, d, m, 0, 1, 2, in, t) : int8_dot(code, d, m, kind.bias, 0, 2, in, t);
         }
     }
 }
