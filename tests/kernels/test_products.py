@@ -4,6 +4,10 @@ Bounds are sums of roundings, u = 2^-24 each: a sum of n float32 terms in one or
 most (n - 1) u times the sum of the magnitudes, and each term adds the roundings of its factors.
 """
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from blocks import Matrix, random_matrix
@@ -342,3 +346,44 @@ def test_glu_and_accumulate_refuse(kernels):
         kernels.matmul_glu(x, a, a, np.zeros((2, 8), np.float32), activation="relu")
     with pytest.raises(ArgumentError, match=r"x has shape \(2, 9\), but \(2, 8\)"):
         kernels.accumulate(x, a, np.zeros((2, 9), np.float32))
+
+
+GUARDED = """
+import ctypes, mmap, sys
+import numpy as np
+from rml import _kernels
+from rml._kernels import checks
+from rml._kernels.block_formats import FORMATS
+sys.path.insert(0, sys.argv[2])
+from blocks import Matrix
+
+module = _kernels.load_level(sys.argv[1])
+libc = ctypes.CDLL(None, use_errno=True)
+for name in sorted(checks.WEIGHT_FORMATS):
+    rows, cols = 17, max(32, FORMATS[name].length)
+    n_bytes = rows * FORMATS[name].row_bytes(cols)
+    size = -(-n_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    pages = np.frombuffer(mmap.mmap(-1, size + mmap.PAGESIZE), np.uint8)
+    address = ctypes.c_void_p(pages.ctypes.data + size)
+    assert libc.mprotect(address, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    weight = Matrix(name, rows, cols, pages[size - n_bytes : size])
+    for x in np.ones((1, cols), np.float32), np.ones((3, cols), np.float32):
+        for compute in checks.COMPUTE_MODES:
+            out = np.empty((len(x), rows), np.float32)
+            module.matmul_many(x, [weight], [out], compute=compute)
+    print(name)
+"""
+
+
+def test_nothing_is_read_beyond_the_weights(twins):
+    """The last block ends where a page ends that is followed by one which nobody may read."""
+    folder = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", GUARDED, twins.name, folder],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout.split() == sorted(checks.WEIGHT_FORMATS)
+    assert (done.returncode, done.stderr) == (0, "")
