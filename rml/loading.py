@@ -148,7 +148,7 @@ def _assemble(path: Path, checkpoint: Checkpoint, arguments: dict[str, Any]) -> 
         checkpoint,
         decoder,
         tokenizer,
-        sessions=SessionPool(decoder, n_ctx=n_ctx, kv_type=kv_type, name=str(path)),
+        sessions=SessionPool(decoder, checkpoint, n_ctx=n_ctx, kv_type=kv_type),
         prompts=ChatPrompts(tokenizer, arguments["chat_template"], str(path)),
         sampling=sampling,
         stop_ids=tokenizer.stop_ids | stop_ids,

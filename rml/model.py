@@ -1,5 +1,6 @@
 """The face of rml: a loaded model that generates, chats and scores."""
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -279,7 +280,9 @@ class Model:
 
     # ---- sessions, and the end ----
 
-    def session(self, *, n_ctx: int | None = None, kv_type: str | None = None) -> Session:
+    def session(
+        self, *, n_ctx: int | None = None, kv_type: str | None = None, n_sequences: int = 1
+    ) -> Session:
         """Open a sequence of its own, to evaluate tokens by hand or to keep between calls.
 
         Parameters
@@ -288,10 +291,38 @@ class Model:
             Positions that it holds; by default those of the model.
         kv_type : str, optional
             How keys and values are stored; by default as given to `load`.
+        n_sequences : int
+            How many sessions, this one and its forks, find room at their full length. It costs
+            memory only where it is used.
         """
         if n_ctx is not None:
             n_ctx = checked_context(n_ctx, self.config, self.path)
-        return self._sessions.open(n_ctx, kv_type)
+        checked("n_sequences", n_sequences, integer(1))
+        return self._sessions.open(n_ctx, kv_type, n_sequences)
+
+    def load_session(
+        self, path: str | os.PathLike[str], *, n_ctx: int | None = None, kv_type: str | None = None
+    ) -> Session:
+        """Open a session that `Session.save` wrote; it goes on with the bits it would have had.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file.
+        n_ctx, kv_type
+            As in `session`.
+
+        Raises
+        ------
+        CheckpointError
+            If the file is missing, cut or damaged, or the session is of another model, cache type
+            or compute mode.
+        ContextOverflow
+            If it holds more tokens than `n_ctx`.
+        """
+        if n_ctx is not None:
+            n_ctx = checked_context(n_ctx, self.config, self.path)
+        return self._sessions.load(path, n_ctx, kv_type)
 
     @property
     def closed(self) -> bool:

@@ -1,19 +1,24 @@
 """One sequence: a KV cache, and the tokens that are in it."""
 
 import operator
-from collections.abc import Iterator, MutableMapping, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from rml.errors import ArgumentError, Cancelled, ClosedError
 from rml.generation.candidates import Floats
+from rml.generation.session_file import write_session
 from rml.llm.decoder import DecoderLM
 from rml.llm.kv_cache import KVCache
 from rml.llm.plan import Aborted
+
+if TYPE_CHECKING:
+    from rml.generation.session_pool import SessionPool
 
 __all__ = ["Session"]
 
@@ -28,17 +33,17 @@ class Session:
     ----------
     decoder : DecoderLM
         The model.
-    n_ctx : int
-        Positions that the cache holds.
-    kv_type : str
-        How keys and values are stored: ``"f32"``, ``"f16"`` or ``"int8"``.
-    family : mutable mapping of int to Session, optional
-        Where the session enters itself, so that others can find and close it.
+    cache : KVCache
+        Holds keys and values of `tokens`; the session's own from now on.
+    pool : SessionPool
+        All sessions of the model; this one enters itself.
+    tokens : list of int
+        The tokens evaluated so far.
 
     Attributes
     ----------
     n_ctx : int
-        As given.
+        Positions that the cache holds.
     n_vocab : int
         Length of a row of logits.
 
@@ -50,22 +55,17 @@ class Session:
     """
 
     def __init__(
-        self,
-        decoder: DecoderLM,
-        *,
-        n_ctx: int,
-        kv_type: str,
-        family: MutableMapping[int, "Session"] | None = None,
+        self, decoder: DecoderLM, cache: KVCache, pool: "SessionPool", tokens: Sequence[int] = ()
     ) -> None:
-        self.n_ctx = n_ctx
+        self.n_ctx = cache.n_ctx
         self.n_vocab = decoder.config.n_vocab
-        self._cache: KVCache | None = decoder.new_cache(n_ctx, kv_type)
         self._decoder: DecoderLM | None = decoder
-        self._tokens: list[int] = []
+        self._cache: KVCache | None = cache
+        self._pool = pool
+        self._tokens = list(tokens)
         self._in_use = False
         self._to_close: list[KVCache] = []
-        if family is not None:
-            family[id(self)] = self
+        pool.enter(self)
 
     @property
     def position(self) -> int:
@@ -160,6 +160,44 @@ class Session:
         kept = next((i for i in range(limit) if self._tokens[i] != ids[i]), limit)
         self.truncate(kept)
         return kept
+
+    def fork(self) -> "Session":
+        """Open a session with the same tokens that goes its own way from here.
+
+        Both share the memory of what they have in common, and may both go on, one at a time: a
+        session and its forks belong to one thread. They share the pages of the first session, so
+        together they hold `n_sequences` times its `n_ctx` positions (see `Model.session`), where
+        what is shared counts once; a step beyond that raises `ContextOverflow`.
+
+        Raises
+        ------
+        ClosedError
+            If the session is closed.
+        """
+        with self._use() as (decoder, cache):
+            return Session(decoder, cache.fork(), self._pool, self._tokens)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write tokens, keys and values to a file, for `Model.load_session`.
+
+        It holds the text of the conversation. A file that is there is replaced; after an error it
+        is as it was.
+
+        Raises
+        ------
+        ClosedError
+            If the session or its model is closed.
+        OSError
+            If the file cannot be written.
+        """
+        with self._use() as (decoder, cache):
+            write_session(
+                path,
+                cache,
+                self._tokens,
+                model=self._pool.fingerprint(self.n_ctx),
+                compute=decoder.compute,
+            )
 
     def cancel(self) -> None:
         """End the step under way in another thread, or else the next one, with `Cancelled`.

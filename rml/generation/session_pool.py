@@ -4,12 +4,15 @@ A session's first step of each size records the decoder's operations, which take
 tokens of a small model. Calls that bring no session of their own therefore borrow one here.
 """
 
+import os
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from rml.errors import ClosedError
+from rml.files import Checkpoint
 from rml.generation.session import Session
+from rml.generation.session_file import fingerprint, read_session
 from rml.llm.decoder import DecoderLM
 
 __all__ = ["SessionPool"]
@@ -27,18 +30,20 @@ class SessionPool:
     ----------
     decoder : DecoderLM
         The model.
+    checkpoint : Checkpoint
+        Its files, which tell it apart from others.
     n_ctx : int
         Positions of a session for which nobody says.
     kv_type : str
         How it stores keys and values.
-    name : str
-        Names the model in messages.
     """
 
-    def __init__(self, decoder: DecoderLM, *, n_ctx: int, kv_type: str, name: str) -> None:
+    def __init__(
+        self, decoder: DecoderLM, checkpoint: Checkpoint, *, n_ctx: int, kv_type: str
+    ) -> None:
         self.n_ctx, self.kv_type = n_ctx, kv_type
         self.n_vocab = decoder.config.n_vocab
-        self._name = name
+        self._checkpoint = checkpoint
         self._decoder: DecoderLM | None = decoder
         # Both are changed and copied without a lock, which a fork in another thread could leave
         # locked.
@@ -60,8 +65,10 @@ class SessionPool:
         """Sessions that are open, those that wait included."""
         return sum(not session.closed for session in self._sessions.values())
 
-    def open(self, n_ctx: int | None = None, kv_type: str | None = None) -> Session:
-        """Open a session that belongs to the caller.
+    def open(
+        self, n_ctx: int | None = None, kv_type: str | None = None, n_sequences: int = 1
+    ) -> Session:
+        """Open a session that belongs to the caller; `Model.session` says what the arguments mean.
 
         Raises
         ------
@@ -70,12 +77,42 @@ class SessionPool:
         ArgumentError
             If an argument is out of its range.
         """
-        return Session(
-            self._open_decoder(),
-            n_ctx=self.n_ctx if n_ctx is None else n_ctx,
-            kv_type=self.kv_type if kv_type is None else kv_type,
-            family=self._sessions,
+        decoder = self._open_decoder()
+        cache = decoder.new_cache(
+            self.n_ctx if n_ctx is None else n_ctx,
+            self.kv_type if kv_type is None else kv_type,
+            n_sequences=n_sequences,
         )
+        return Session(decoder, cache, self)
+
+    def load(
+        self, path: str | os.PathLike[str], n_ctx: int | None = None, kv_type: str | None = None
+    ) -> Session:
+        """Open a session that was saved; `Model.load_session` says what the arguments mean."""
+        decoder = self._open_decoder()
+        cache = decoder.new_cache(
+            self.n_ctx if n_ctx is None else n_ctx, self.kv_type if kv_type is None else kv_type
+        )
+        try:
+            tokens = read_session(
+                path,
+                cache,
+                model=self.fingerprint(cache.n_ctx),
+                compute=decoder.compute,
+                n_vocab=self.n_vocab,
+            )
+        except BaseException:
+            cache.close()
+            raise
+        return Session(decoder, cache, self, tokens)
+
+    def fingerprint(self, n_ctx: int) -> str:
+        """Tell this model apart from others, see `rml.generation.session_file.fingerprint`."""
+        return fingerprint(self._checkpoint, self._open_decoder().config, n_ctx)
+
+    def enter(self, session: Session) -> None:
+        """Remember a session as one of this model, and close it with the model."""
+        self._sessions[id(session)] = session
 
     def owns(self, session: Session) -> bool:
         """Whether a session is of this model."""
@@ -126,5 +163,5 @@ class SessionPool:
 
     def _open_decoder(self) -> DecoderLM:
         if self._decoder is None:
-            raise ClosedError(f"{self._name}: the model is closed")
+            raise ClosedError(f"{self._checkpoint.path}: the model is closed")
         return self._decoder

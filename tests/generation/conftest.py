@@ -51,7 +51,7 @@ class FakeDecoder:
         self.calls = []
         self.caches = []
 
-    def new_cache(self, n_ctx, kv_type):
+    def new_cache(self, n_ctx, kv_type, *, n_sequences=1):
         self.caches.append(FakeCache(n_ctx))
         return self.caches[-1]
 
@@ -107,7 +107,7 @@ class ByteTokenizer:
     def token_id(self, text):
         return {"<s>": BOS, "</s>": EOS, "<tool>": TOOL}.get(text)
 
-    def stream_decoder(self):
+    def stream_decoder(self, *, previous):
         import codecs
 
         utf8 = codecs.getincrementaldecoder("utf-8")("replace")
@@ -128,7 +128,8 @@ def make_pool():
 
     def make(script, n_ctx=64):
         decoder = FakeDecoder(script)
-        return SessionPool(decoder, n_ctx=n_ctx, kv_type="f16", name="fake"), decoder
+        checkpoint = SimpleNamespace(path="fake.gguf")
+        return SessionPool(decoder, checkpoint, n_ctx=n_ctx, kv_type="f16"), decoder
 
     return make
 

@@ -551,7 +551,7 @@ def test_the_same_seed_gives_the_same_text_streamed_or_not(start):
 
 
 def test_work_for_a_token_does_not_grow_with_the_text(start):
-    """Python calls for late tokens are as many as for early ones."""
+    """Calls for late tokens are as many as for early ones, but for a buffer that grows."""
     import sys
 
     stream, *_ = start(
@@ -569,4 +569,5 @@ def test_work_for_a_token_does_not_grow_with_the_text(start):
         sys.setprofile(None)
     stream.close()
 
-    assert max(counts[500:]) <= max(counts[100:200])
+    assert np.median(counts[500:]) <= np.median(counts[100:200])
+    assert sum(counts[500:]) <= 1.01 * sum(counts[100:200])
