@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import rml
+
 ROOT = Path(__file__).resolve().parent.parent
+
+# Processes that tests start use the rml that the tests use, not what lies in the current folder.
+os.environ["PYTHONSAFEPATH"] = "1"
+os.environ["PYTHONPATH"] = str(Path(rml.__file__).resolve().parent.parent)
 
 
 def _folder(variable: str, default: Path | None) -> Path | None:

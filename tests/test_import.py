@@ -22,7 +22,7 @@ def python(code, *options, **environment):
         text=True,
         check=False,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "RML_PURE": "1", **environment},
+        env={**os.environ, "RML_PURE": "1", **environment},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr

@@ -562,7 +562,7 @@ def test_a_forked_child_gives_the_same_answers():
         capture_output=True,
         check=False,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=os.environ,
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, b"parent\n", b"")
@@ -596,7 +596,7 @@ def test_a_fork_while_another_thread_generates_does_not_hang():
         capture_output=True,
         check=False,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=os.environ,
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, b"parent\n", b"")
@@ -607,7 +607,8 @@ def test_an_interrupt_at_any_line_leaves_session_and_model_usable(model):
     stride = 23 if rml.info()["backend"] == "cython" else 211
     prompt, options = list(range(5, 25)), {"max_tokens": 4, "seed": 1, "ignore_eos": True}
     expected = model.generate(prompt, **options).token_ids
-    rooms = str(ROOT / "rml" / "generation"), str(ROOT / "rml" / "llm")
+    package = Path(rml.__file__).parent
+    rooms = str(package / "generation"), str(package / "llm")
     remaining = 0
 
     def trace(frame, event, _arg):
@@ -668,7 +669,7 @@ def test_a_program_that_generates_writes_nothing_of_its_own():
         capture_output=True,
         check=False,
         timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=os.environ,
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, b"done\n", b"")

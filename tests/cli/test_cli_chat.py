@@ -7,14 +7,12 @@ import select
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 import rml
 from rml.cli.console import printable
 
-ROOT = Path(__file__).resolve().parents[2]
 GREEDY = ("--temp", "0", "-n", "6")
 
 
@@ -132,7 +130,7 @@ class Terminal:
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"},
+            env={**os.environ, "TERM": "dumb"},
             start_new_session=True,
         )
         os.close(slave)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def process(*args, env=None, **kwargs):
     """Run ``python -m rml`` in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RML_PURE": "1", **(env or {})}
+    environment = {**os.environ, "RML_PURE": "1", **(env or {})}
     return subprocess.run(
         [sys.executable, "-m", "rml", *map(str, args)],
         env=environment,
@@ -147,7 +147,7 @@ def test_a_closed_pipe_is_quiet(tmp_path):
     command = f'"{sys.executable}" -m rml show "{tmp_path / "x.gguf"}" --key words'
     done = subprocess.run(
         ["bash", "-c", f"{command} | head -1; echo ${{PIPESTATUS[0]}}"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "RML_PURE": "1"},
+        env={**os.environ, "RML_PURE": "1"},
         capture_output=True,
         check=False,
         text=True,
@@ -174,7 +174,7 @@ def test_starting_imports_no_more_than_needed():
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=os.environ,
         capture_output=True,
         check=False,
         text=True,

@@ -3,13 +3,11 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import rml
 
-ROOT = Path(__file__).resolve().parents[2]
 GREEDY = ("--temp", "0", "-n", "12")
 
 
@@ -124,7 +122,7 @@ def test_a_reader_that_leaves_is_no_error_message(toy_path):
     command = f'"{sys.executable}" -m rml run -m "{toy_path}" -c 4000 -n 500 --ignore-eos "the cat"'
     done = subprocess.run(
         ["bash", "-c", f"{command} | head -c 1 | wc -c"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=os.environ,
         capture_output=True,
         check=False,
         text=True,
