@@ -16,7 +16,9 @@ __all__ = [
     "FORMATS",
     "Matrix",
     "byte_level_vocabulary",
+    "mixed_text",
     "random_matrix",
+    "sentencepiece_vocabulary",
     "words",
     "write_gguf",
     "write_model",
@@ -134,6 +136,62 @@ def byte_level_vocabulary(n_tokens: int) -> tuple[dict[str, Any], list[str]]:
         "tokenizer.ggml.eos_token_id": 0,
     }
     return metadata, known
+
+
+def sentencepiece_vocabulary(n_tokens: int) -> dict[str, Any]:
+    """Make a vocabulary with scores whose words grow letter by letter, with all bytes.
+
+    Returns
+    -------
+    dict
+        GGUF keys of a file with this tokenizer. No space is put before a text.
+    """
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokens = dict.fromkeys([*special, "▁", *map(chr, range(0x21, 0x7F))])
+    rng = np.random.default_rng(0)
+    while len(tokens) < n_tokens:
+        for word in words(rng, n_tokens // 16):
+            for end in range(1, len(word) + 1):
+                if len(tokens) < n_tokens:
+                    tokens[f"▁{word[:end]}"] = None
+    return {
+        "general.architecture": "llama",
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": list(tokens),
+        "tokenizer.ggml.scores": [-float(n) for n in range(n_tokens)],
+        "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * (n_tokens - len(special)),
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.add_space_prefix": False,
+    }
+
+
+def mixed_text(n_bytes: int) -> str:
+    """Make text of words, code, Chinese characters and emoji, in turns of a few hundred bytes."""
+    rng = np.random.default_rng(2)
+    known = words(rng, 2000)
+    emoji = ["🙂", "🔥", "🦙", "👩\u200d💻", "🇩🇪", "❤\ufe0f", " "]
+
+    def prose(n: int) -> str:
+        chosen = (rng.zipf(1.3, n) - 1) % len(known)
+        return " ".join(known[i] for i in chosen).capitalize() + ".\n"
+
+    def code(n: int) -> str:
+        names = [known[i] for i in rng.integers(0, len(known), n)]
+        return "".join(f"    if {x}_{i} != {i * 37}:\n        return {x}['{x}']\n"
+                       for i, x in enumerate(names))  # fmt: skip
+
+    def chinese(n: int) -> str:
+        return "".join(map(chr, rng.integers(0x4E00, 0x4E00 + 3000, n))) + "。\n"
+
+    parts: list[str] = []
+    size = 0
+    while size < n_bytes:
+        pictures = "".join(rng.choice(emoji, 10))
+        parts += [prose(80), code(7), chinese(60), pictures, "\n"]
+        size += sum(len(part.encode()) for part in parts[-5:])
+    return "".join(parts).encode()[:n_bytes].decode("utf-8", "ignore")
 
 
 def write_gguf(path: Path, metadata: dict[str, Any], tensors: Iterable[tuple[str, Matrix]]) -> None:
