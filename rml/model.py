@@ -14,7 +14,7 @@ from rml.errors import ArgumentError, ClosedError
 from rml.files import Checkpoint
 from rml.generation.chat import ChatPrompts, Messages
 from rml.generation.context import checked_context
-from rml.generation.prompts import Ids, prompt_ids
+from rml.generation.prompts import Ids, Prompt, longest_prompt, prompt_ids, without_oldest
 from rml.generation.ranges import boolean, checked, integer
 from rml.generation.request import ChatOptions, GenerateOptions, Request
 from rml.generation.results import Completion
@@ -123,7 +123,7 @@ class Model:
         ArgumentError
             If an option is unknown or out of its range, or the prompt is empty.
         ContextOverflow
-            If the prompt is longer than the context; it is never shortened.
+            If the prompt is longer than the context; it is shortened only with `truncate`.
         NumericError
             If the model's logits are no numbers.
         """
@@ -131,16 +131,16 @@ class Model:
         if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int | np.integer):
             if n is not None:
                 raise ArgumentError("n is for one prompt, not for a list of them")
-            prompts = [self._ids(cast("str", one), request) for one in prompt]
-            return [self._stream(ids, request).result() for ids in prompts]
-        ids = self._ids(cast("str | Ids", prompt), request)
+            prompts = [self._prompt(cast("str", text), request) for text in prompt]
+            return [self._stream(each, request).result() for each in prompts]
+        one = self._prompt(cast("str | Ids", prompt), request)
         if n is None:
-            return self._stream(ids, request).result()
+            return self._stream(one, request).result()
         seeds = [(request.seed + i) % 2**64 for i in range(checked("n", n, integer(1)))]
         with ExitStack() as opened:
             session = request.session or opened.enter_context(self._sessions.lend())
             requests = [replace(request, seed=seed, session=session) for seed in seeds]
-            return [self._stream(ids, each).result() for each in requests]
+            return [self._stream(one, each).result() for each in requests]
 
     __call__ = generate
 
@@ -155,7 +155,7 @@ class Model:
         ...     print(piece.text, end="", flush=True)
         """
         request = Request.of(options, self.sampling)
-        return self._stream(self._ids(prompt, request), request)
+        return self._stream(self._prompt(prompt, request), request)
 
     def chat(self, messages: Messages, **options: Unpack[ChatOptions]) -> Completion:
         """Answer a conversation.
@@ -186,10 +186,17 @@ class Model:
         request = Request.of(options, self.sampling)
         if request.parse_special:
             raise ArgumentError("parse_special is for prompts, not for messages of a chat")
-        ids = self.apply_chat_template(
-            messages, tools, not going_on, continue_final_message=going_on, **variables
+        conversation = (
+            messages,
+            tools,
+            not going_on,
+            {**variables, "continue_final_message": going_on},
         )
-        return self._stream(ids, request)
+        if request.truncate:
+            prompt = self._prompts.shortened(*conversation, self._limit(request))
+        else:
+            prompt = Prompt(self._prompts.ids(*conversation))
+        return self._stream(prompt, request)
 
     def score(
         self, text: str | Ids, *, top_logprobs: int = 0, parse_special: bool = False
@@ -216,13 +223,19 @@ class Model:
         with self._sessions.lend() as session:
             return score(session, ids, top=top)
 
-    def _ids(self, prompt: str | Ids, request: Request) -> list[int]:
-        return prompt_ids(prompt, self.tokenizer, parse_special=request.parse_special)
+    def _prompt(self, prompt: str | Ids, request: Request) -> Prompt:
+        ids = prompt_ids(prompt, self.tokenizer, parse_special=request.parse_special)
+        if request.truncate:
+            return without_oldest(ids, self._limit(request), self.tokenizer.bos_id)
+        return Prompt(ids)
 
-    def _stream(self, ids: list[int], request: Request) -> Stream:
+    def _limit(self, request: Request) -> int:
+        return longest_prompt((request.session or self._sessions).n_ctx, request.max_tokens)
+
+    def _stream(self, prompt: Prompt, request: Request) -> Stream:
         self._require_open()
         return Stream(
-            ids,
+            prompt,
             request,
             self.tokenizer,
             sessions=self._sessions,

@@ -1,10 +1,13 @@
 """Conversations as prompts: a model's chat template and its tokenizer."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from rml.errors import TemplateError
+from rml.generation.prompts import Prompt
 from rml.tokenizers import Tokenizer
 from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 
@@ -13,7 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ChatPrompts", "Messages"]
 
-Messages = Sequence[Mapping[str, Any]]
+Message = Mapping[str, Any]
+Messages = Sequence[Message]
 
 
 class ChatPrompts:
@@ -82,3 +86,44 @@ class ChatPrompts:
         """Token ids of a conversation; only what the template wrote can be a control token."""
         parts = self.parts(messages, tools, add_generation_prompt, variables)
         return self._tokenizer.encode_parts(parts, self._tokenizer.add_bos)
+
+    def shortened(
+        self,
+        messages: Messages,
+        tools: Sequence[Any] | None,
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any],
+        limit: int,
+    ) -> Prompt:
+        """Leave out the oldest turns until at most `limit` tokens are left, or one turn.
+
+        Messages of the system before the first turn stay.
+        """
+
+        def ids_from(turn: int) -> list[int]:
+            kept = [*head, *chain.from_iterable(turns[turn:])]
+            return self.ids(kept, tools, add_generation_prompt, variables)
+
+        whole = self.ids(messages, tools, add_generation_prompt, variables)
+        if len(whole) <= limit:
+            return Prompt(whole)
+        head, turns = _turns(messages)
+        # The fewer turns, the fewer tokens: so not every beginning needs to be rendered.
+        first = bisect_left(
+            range(len(turns) - 1), True, key=lambda turn: len(ids_from(turn)) <= limit
+        )
+        ids = ids_from(first)
+        return Prompt(ids, len(whole) - len(ids))
+
+
+def _turns(messages: Messages) -> tuple[list[Message], list[list[Message]]]:
+    """System messages at the beginning; then turns, each from one user message to the next."""
+    n_head = 0
+    while n_head < len(messages) and messages[n_head].get("role") in {"system", "developer"}:
+        n_head += 1
+    turns: list[list[Message]] = []
+    for message in messages[n_head:]:
+        if message.get("role") == "user" or not turns:
+            turns.append([])
+        turns[-1].append(message)
+    return list(messages[:n_head]), turns

@@ -1,6 +1,7 @@
 """Prompts as token ids: what a caller may give, and what is left of one that is too long."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,41 @@ from rml.errors import ArgumentError
 from rml.generation.ranges import token_ids
 from rml.tokenizers import Tokenizer
 
-__all__ = ["Ids", "prompt_ids"]
+__all__ = ["Ids", "Prompt", "longest_prompt", "prompt_ids", "without_oldest"]
 
 Ids = Sequence[int] | npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is evaluated.
+
+    Attributes
+    ----------
+    ids : list of int
+        The tokens.
+    n_dropped : int
+        How many tokens were left out, since they did not fit.
+    """
+
+    ids: list[int]
+    n_dropped: int = 0
+
+
+def longest_prompt(n_ctx: int, max_tokens: int | None) -> int:
+    """Tokens that a prompt may have where it is shortened: the rest is room for the answer.
+
+    That is `max_tokens`, or a quarter of the context where this is less.
+    """
+    quarter = n_ctx // 4
+    return n_ctx - (quarter if max_tokens is None else min(quarter, max_tokens))
+
+
+def without_oldest(ids: list[int], limit: int, bos_id: int | None) -> Prompt:
+    """Leave out the oldest tokens of a prompt, but for a beginning-of-text token, until it fits."""
+    n_dropped = max(0, len(ids) - limit)
+    first = 1 if ids[0] == bos_id and limit > 1 else 0
+    return Prompt(ids[:first] + ids[first + n_dropped :], n_dropped)
 
 
 def prompt_ids(prompt: str | Ids, tokenizer: Tokenizer, *, parse_special: bool) -> list[int]:

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from rml.errors import ArgumentError
 from rml.generation.ranges import Check, boolean, checked, integer, texts, token_ids
@@ -60,6 +60,12 @@ class GenerateOptions(TypedDict, total=False):
     session : Session
         Where to evaluate. What it already holds of the prompt is not evaluated again, and it stays
         open. By default a new one that is closed at the end.
+    truncate : str
+        ``"left"``: shorten a prompt that is too long, instead of raising `ContextOverflow`. The
+        oldest tokens are left out, a beginning-of-text token excepted; of a chat the oldest turns
+        (a user's message and what follows it), never the system message or the last turn. The
+        prompt then leaves room for `max_tokens` or for a quarter of the context, whichever is less.
+        `Usage.dropped_tokens` of the result says how much was left out.
     parse_special : bool
         Whether the name of a control token in a prompt means that token. Leave it off for text
         that others wrote. Not for chats: there the template makes the control tokens.
@@ -75,6 +81,7 @@ class GenerateOptions(TypedDict, total=False):
     top_logprobs: int
     progress: Progress
     session: Session | None
+    truncate: Literal["left"] | None
     parse_special: bool
     temperature: float
     dynatemp_range: float
@@ -146,6 +153,7 @@ class Request:
     top_logprobs: int = 0
     progress: Progress | None = None
     session: Session | None = None
+    truncate: Literal["left"] | None = None
     parse_special: bool = False
 
     @classmethod
@@ -221,6 +229,12 @@ def _session(value: object) -> Session:
     return value
 
 
+def _truncate(value: object) -> str:
+    if value != "left":
+        raise ValueError("must be 'left'")
+    return value
+
+
 def _logprobs(value: object) -> bool | int:
     return value if isinstance(value, bool) else integer(0, 20)(value)
 
@@ -236,5 +250,6 @@ _CHECKS: Mapping[str, Check] = {
     "top_logprobs": integer(0, 20),
     "progress": lambda value: _functions(value)[0],
     "session": _session,
+    "truncate": _truncate,
     "parse_special": boolean,
 }

@@ -63,11 +63,14 @@ class Usage:
         Tokens of the completion. The token that ended it is not one of them.
     cached_tokens : int
         Tokens of the prompt that the session had already evaluated.
+    dropped_tokens : int
+        Tokens that ``truncate="left"`` left out of the prompt; not counted in `prompt_tokens`.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    dropped_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

@@ -27,6 +27,7 @@ import numpy as np
 
 from rml.errors import ArgumentError, Cancelled, ContextOverflow, RmlError
 from rml.generation.candidates import Floats, largest
+from rml.generation.prompts import Prompt
 from rml.generation.request import Request
 from rml.generation.results import Completion, Delta, FinishReason, Timings, TokenLogprob, Usage
 from rml.generation.sampler import Sampler
@@ -46,8 +47,8 @@ class Stream:
 
     Parameters
     ----------
-    prompt_ids : list of int
-        The prompt, at least one token.
+    prompt : Prompt
+        At least one token.
     request : Request
         What to generate.
     tokenizer : Tokenizer
@@ -77,7 +78,7 @@ class Stream:
 
     def __init__(
         self,
-        prompt_ids: list[int],
+        prompt: Prompt,
         request: Request,
         tokenizer: Tokenizer,
         *,
@@ -85,23 +86,27 @@ class Stream:
         stop_ids: Collection[int],
         n_batch: int,
     ) -> None:
-        if not prompt_ids:
+        n_prompt = len(prompt.ids)
+        if not n_prompt:
             raise ArgumentError("the prompt has no tokens, but at least one is needed")
         if request.session is not None and not sessions.owns(request.session):
             raise ArgumentError("the session is of another model, or its model was closed")
         n_ctx = (request.session or sessions).n_ctx
-        if len(prompt_ids) > n_ctx:
+        if n_prompt > n_ctx:
             raise ContextOverflow(
-                len(prompt_ids), n_ctx, "shorten the prompt or load with a larger n_ctx"
+                n_prompt,
+                n_ctx,
+                'shorten the prompt, load with a larger n_ctx, or say truncate="left"',
             )
-        self.prompt_token_ids = prompt_ids
+        self.prompt_token_ids = prompt.ids
         self.seed = request.seed
         self._sessions = sessions
         self._session: Session | None = None
         self._request = request
         self._tokenizer = tokenizer
         self._n_batch = n_batch
-        room = n_ctx - len(prompt_ids)
+        self._n_dropped = prompt.n_dropped
+        room = n_ctx - n_prompt
         self._limit = room if request.max_tokens is None else min(room, request.max_tokens)
         self._ends = self._end_tokens(stop_ids)
         self._sampler = Sampler(
@@ -209,7 +214,9 @@ class Stream:
             prompt_token_ids=self.prompt_token_ids.copy(),
             finish_reason=self._finish_reason,
             stop_reason=self._stop_reason,
-            usage=Usage(len(self.prompt_token_ids), len(self._token_ids), self._n_cached),
+            usage=Usage(
+                len(self.prompt_token_ids), len(self._token_ids), self._n_cached, self._n_dropped
+            ),
             timings=Timings(
                 cache_n=self._n_cached,
                 prompt_n=len(self.prompt_token_ids) - self._n_cached,

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rml.errors import ArgumentError, ContextOverflow, NumericError, RmlError
+from rml.generation.prompts import Prompt
 from rml.generation.request import Request
 from rml.generation.settings import SamplingSettings
 from rml.generation.stream import Stream, token_logprob
@@ -38,7 +39,7 @@ def start(make_pool, byte_tokenizer):
         if keep:
             options["session"] = where = pool.open()
         stream = Stream(
-            list(prompt),
+            Prompt(list(prompt)),
             Request.of(options, SamplingSettings()),
             byte_tokenizer,
             sessions=pool,
@@ -264,7 +265,12 @@ def test_what_the_session_holds_is_not_evaluated_again(start, says, byte_tokeniz
     prompt = [*PROMPT, 72, 105, EOS, 9]
     request = Request.of({"temperature": 0, "session": session}, SamplingSettings())
     reply = Stream(
-        prompt, request, byte_tokenizer, sessions=stream._sessions, stop_ids={EOS}, n_batch=512
+        Prompt(prompt),
+        request,
+        byte_tokenizer,
+        sessions=stream._sessions,
+        stop_ids={EOS},
+        n_batch=512,
     ).result()
 
     assert reply.text == "Yo"
