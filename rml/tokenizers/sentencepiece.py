@@ -138,12 +138,14 @@ class WordCutter:
     """
 
     def __init__(self, tokens: Iterable[str]) -> None:
-        border = "\ud800"  # stands in no token
-        points = code_points(border.join(tokens))
+        tokens = list(tokens)
+        points = code_points("".join(tokens))
         # Characters that stand before a "▁" inside a token, or are one: behind them is no cut.
+        inside = points == ord(SPACE)
+        starts = np.cumsum([0, *map(len, tokens)])[:-1]
+        inside[starts[starts < len(points)]] = False
         self._bound = np.zeros(sys.maxunicode + 1, np.bool_)
-        self._bound[points[:-1][points[1:] == ord(SPACE)]] = True
-        self._bound[ord(border)] = False
+        self._bound[points[np.flatnonzero(inside) - 1]] = True
         self._bound[ord(SPACE)] = True
 
     def borders(self, points: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
