@@ -12,8 +12,10 @@ import numpy as np
 
 from rml.errors import ArgumentError, ClosedError
 from rml.files import Checkpoint
+from rml.generation.candidates import Floats
 from rml.generation.chat import ChatPrompts, Messages
 from rml.generation.context import checked_context
+from rml.generation.embedding import POOLINGS, Pooling, embed
 from rml.generation.prompts import Ids, Prompt, longest_prompt, prompt_ids, without_oldest
 from rml.generation.ranges import boolean, checked, integer
 from rml.generation.request import ChatOptions, GenerateOptions, Request
@@ -222,6 +224,62 @@ class Model:
         top = checked("top_logprobs", top_logprobs, integer(0))
         with self._sessions.lend() as session:
             return score(session, ids, top=top)
+
+    @overload
+    def embed(
+        self, text: str | list[int], *, pooling: Pooling = ..., normalize: bool = ...
+    ) -> Floats: ...
+    @overload
+    def embed(
+        self, text: list[str] | list[list[int]], *, pooling: Pooling = ..., normalize: bool = ...
+    ) -> Floats: ...
+    def embed(
+        self,
+        text: str | list[int] | list[str] | list[list[int]],
+        *,
+        pooling: Pooling = "mean",
+        normalize: bool = True,
+    ) -> Floats:
+        """Turn a text into a vector: its tokens' states after the last layer and its norm, pooled.
+
+        A decoder is trained to predict the next token. How well its states tell texts apart depends
+        on the model; models made for it name their pooling.
+
+        Parameters
+        ----------
+        text : str or list of int, or a list of these
+            Texts get the tokens around them that the model wants; ids are taken as they are.
+        pooling : str
+            ``"mean"`` of all tokens, or the ``"last"`` one, which has seen all others.
+        normalize : bool
+            Scale each vector to length 1, so that a dot product is the cosine.
+
+        Returns
+        -------
+        ndarray of float32, shape (d_model,), or (n, d_model) for a list of n texts
+
+        Raises
+        ------
+        ArgumentError
+            If an argument is out of its range, or a text has no tokens.
+        ContextOverflow
+            If a text is longer than the context.
+        NumericError
+            If the model's states are no numbers.
+        """
+        checked("normalize", normalize, boolean)
+        if pooling not in POOLINGS:
+            raise ArgumentError(f"pooling={pooling!r} must be one of {', '.join(POOLINGS)}")
+        many = isinstance(text, list) and not (text and isinstance(text[0], int | np.integer))
+        texts = cast("list[str | list[int]]", text if many else [text])
+        prompts = [prompt_ids(each, self.tokenizer, whole=True) for each in texts]
+        vectors = np.empty((len(prompts), self.config.d_model), np.float32)
+        for vector, ids in zip(vectors, prompts, strict=True):
+            with self._sessions.lend() as session:
+                vector[:] = embed(
+                    session, ids, pooling=pooling, normalize=normalize, n_batch=self.n_batch
+                )
+        return vectors if many else vectors[0]
 
     def _prompt(self, prompt: str | Ids, request: Request) -> Prompt:
         ids = prompt_ids(prompt, self.tokenizer, parse_special=request.parse_special)

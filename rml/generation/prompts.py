@@ -48,8 +48,21 @@ def without_oldest(ids: list[int], limit: int, bos_id: int | None) -> Prompt:
     return Prompt(ids[:first] + ids[first + n_dropped :], n_dropped)
 
 
-def prompt_ids(prompt: str | Ids, tokenizer: Tokenizer, *, parse_special: bool) -> list[int]:
-    """Token ids of a text that is to be continued, or ids as they were given.
+def prompt_ids(
+    prompt: str | Ids, tokenizer: Tokenizer, *, parse_special: bool = False, whole: bool = False
+) -> list[int]:
+    """Token ids of a text, or ids as they were given.
+
+    Parameters
+    ----------
+    prompt : str or sequence of int
+        Text gets a beginning-of-text token where the model wants one.
+    tokenizer : Tokenizer
+        Makes tokens of a text.
+    parse_special : bool
+        Whether the name of a control token in a text means that token.
+    whole : bool
+        The text is not to be continued: it also gets an end token where the model wants one.
 
     Raises
     ------
@@ -59,8 +72,8 @@ def prompt_ids(prompt: str | Ids, tokenizer: Tokenizer, *, parse_special: bool) 
     if not isinstance(prompt, str):
         return _checked_ids(prompt)
     ids = tokenizer.encode(prompt, parse_special=parse_special)
-    if tokenizer.add_eos and ids:
-        ids.pop()  # a text that is to be continued has not ended
+    if tokenizer.add_eos and ids and not whole:
+        ids.pop()
     if not ids:
         raise ArgumentError("the text has no tokens, but at least one is needed")
     return ids

@@ -127,6 +127,24 @@ class Session:
             self._tokens.extend(np.asarray(ids).tolist())
         return logits
 
+    def hidden_states(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> Floats:
+        """Evaluate tokens like `forward`, and return what the head would read.
+
+        Returns
+        -------
+        ndarray of float32, shape (n, d_model)
+            The state of each token after the last layer and its norm.
+
+        Raises
+        ------
+        RmlError
+            As `forward`.
+        """
+        with self._use() as (decoder, cache):
+            states = decoder.hidden_states(ids, cache)
+            self._tokens.extend(np.asarray(ids).tolist())
+        return states
+
     def truncate(self, n: int) -> None:
         """Forget every token from position `n` on.
 

@@ -1,0 +1,103 @@
+"""Texts as vectors, against the float64 model."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rml
+from rml import ArgumentError, ContextOverflow
+from rml.generation.embedding import embed
+
+ROOT = Path(__file__).resolve().parents[2]
+LLAMA = ROOT / "tests" / "fixtures" / "llama" / "model.gguf"
+TEXT = "Hello, embedded world"
+
+
+@pytest.fixture(scope="module")
+def reference():
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        from reference_model import ReferenceModel
+    finally:
+        sys.path.pop(0)
+    return ReferenceModel(LLAMA)
+
+
+@pytest.fixture(scope="module")
+def model():
+    with rml.load(LLAMA, n_threads=1, kv_type="f32", compute="f32") as model:
+        yield model
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_embeddings_are_those_of_the_float64_model(model, reference, pooling, normalize):
+    ids = model.tokenizer.encode(TEXT)
+    hidden = reference.hidden(ids)
+    exact = hidden.mean(axis=0) if pooling == "mean" else hidden[-1]
+    if normalize:
+        exact = exact / np.sqrt((exact**2).sum())
+
+    vector = model.embed(TEXT, pooling=pooling, normalize=normalize)
+
+    assert (vector.dtype, vector.shape) == (np.float32, (model.config.d_model,))
+    assert np.abs(vector - exact).max() <= 1e-5 * np.abs(exact).max()
+
+
+def test_normalized_vectors_have_length_one(model):
+    assert np.linalg.norm(model.embed(TEXT)) == pytest.approx(1, abs=1e-6)
+
+
+def test_lists_of_texts_and_of_ids(model):
+    texts = [TEXT, "Something else", "x"]
+    vectors = model.embed(texts)
+
+    assert vectors.shape == (3, model.config.d_model)
+    for text, vector in zip(texts, vectors, strict=True):
+        np.testing.assert_array_equal(model.embed(text), vector)
+    ids = [model.tokenizer.encode(text) for text in texts]
+    np.testing.assert_array_equal(model.embed(ids), vectors)
+    np.testing.assert_array_equal(model.embed(ids[0]), vectors[0])
+    assert model.embed([]).shape == (0, model.config.d_model)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_the_parts_of_a_text_do_not_matter(model, pooling):
+    ids = list(range(3, 60))
+    vectors = []
+    for n_batch in (1, 7, 16, 57, 512):
+        with model.session() as session:
+            options = {"pooling": pooling, "normalize": True, "n_batch": n_batch}
+            vectors.append(embed(session, ids, **options))
+            assert session.tokens == ids
+            with pytest.raises(ArgumentError, match="empty session"):
+                embed(session, ids, **options)
+
+    assert all(np.array_equal(vector, vectors[0]) for vector in vectors)
+
+
+def test_refused(model):
+    with pytest.raises(ArgumentError, match="pooling='max'"):
+        model.embed(TEXT, pooling="max")
+    with pytest.raises(ArgumentError, match="normalize"):
+        model.embed(TEXT, normalize=1)
+    with pytest.raises(ContextOverflow):
+        model.embed([3] * 129)
+    for bad in ("", [""], [[]], [[-1]], 5, None):
+        with pytest.raises(ArgumentError):
+            model.embed(bad)
+    with pytest.raises(ArgumentError, match="outside the vocabulary"):
+        model.embed([288])
+
+
+def test_an_end_token_is_added_where_the_model_wants_one(model, monkeypatch):
+    plain = model.tokenizer.encode(TEXT)
+    monkeypatch.setattr(
+        model.tokenizer, "encode", lambda text, parse_special: [*plain, model.tokenizer.eos_id]
+    )
+    monkeypatch.setattr(model.tokenizer, "add_eos", True)
+
+    np.testing.assert_array_equal(model.embed(TEXT), model.embed([*plain, model.tokenizer.eos_id]))
+    assert model.generate(TEXT, max_tokens=0).prompt_token_ids == plain
