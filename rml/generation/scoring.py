@@ -3,12 +3,14 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from rml.errors import ArgumentError, ContextOverflow
+from rml.generation.candidates import Floats, largest
 from rml.generation.results import TokenLogprob
 from rml.generation.session import Session
-from rml.generation.stream import token_logprob
 
-__all__ = ["Score", "score"]
+__all__ = ["Score", "rows_at_once", "score", "token_logprob"]
 
 # Values of logits that are held at a time: rows of a large vocabulary come a few at a time.
 _VALUES = 1 << 23
@@ -40,6 +42,11 @@ class Score:
         return math.exp(-self.total / max(1, len(self.token_ids) - 1))
 
 
+def rows_at_once(n_vocab: int) -> int:
+    """Tokens whose logits are asked for at a time."""
+    return max(1, _VALUES // n_vocab)
+
+
 def score(session: Session, ids: list[int], *, top: int = 0) -> Score:
     """Evaluate tokens in an empty session, and compare each with what was expected.
 
@@ -57,7 +64,7 @@ def score(session: Session, ids: list[int], *, top: int = 0) -> Score:
     if len(ids) > session.n_ctx:
         raise ContextOverflow(len(ids), session.n_ctx, "shorten the text or use a larger n_ctx")
     entries: list[TokenLogprob | None] = [None]
-    rows = max(1, _VALUES // session.n_vocab)
+    rows = rows_at_once(session.n_vocab)
     for start in range(0, len(ids), rows):
         logits = session.forward(ids[start : start + rows], all_logits=True)
         following = ids[start + 1 : start + rows + 1]
@@ -65,3 +72,26 @@ def score(session: Session, ids: list[int], *, top: int = 0) -> Score:
             token_logprob(row, token, top) for row, token in zip(logits, following, strict=False)
         ]
     return Score(ids, entries)
+
+
+def token_logprob(logits: Floats, token: int, top: int = 0) -> TokenLogprob:
+    """Logprob of a token, and those of the `top` likeliest tokens.
+
+    Parameters
+    ----------
+    logits : ndarray of float32, shape (n_vocab,)
+        Scores of the decoder, before any sampling stage.
+    token : int
+        The token.
+    top : int
+        How many of the likeliest tokens to list.
+    """
+    # Differences first: they are exact, and nothing is lost beside a large logit.
+    shifted = logits.astype(np.float64) - float(logits.max())
+    log_sum = math.log(np.exp(shifted).sum())
+    best = largest(logits, min(top, len(logits))) if top else ()
+    return TokenLogprob(
+        token,
+        float(shifted[token]) - log_sum,
+        [(int(i), float(shifted[i]) - log_sum) for i in best],
+    )

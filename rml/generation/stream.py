@@ -16,27 +16,25 @@ evaluated, so the cache itself has one position to spare.
 """
 
 import inspect
-import math
 import threading
 import time
 from collections.abc import AsyncIterator, Collection, Generator, Iterator
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-
 from rml.errors import ArgumentError, Cancelled, ContextOverflow, RmlError
-from rml.generation.candidates import Floats, largest
+from rml.generation.candidates import Floats
 from rml.generation.prompts import Prompt
 from rml.generation.request import Request
 from rml.generation.results import Completion, Delta, FinishReason, Timings, TokenLogprob, Usage
 from rml.generation.sampler import Sampler
+from rml.generation.scoring import token_logprob
 from rml.generation.session import Session
 from rml.generation.session_pool import SessionPool
 from rml.generation.stop import StopFilter
 from rml.tokenizers import Tokenizer
 
-__all__ = ["Stream", "token_logprob"]
+__all__ = ["Stream"]
 
 
 class Stream:
@@ -348,26 +346,3 @@ class Stream:
             session.close()
         else:
             self._sessions.give_back(session)
-
-
-def token_logprob(logits: Floats, token: int, top: int = 0) -> TokenLogprob:
-    """Logprob of a token, and those of the `top` likeliest tokens.
-
-    Parameters
-    ----------
-    logits : ndarray of float32, shape (n_vocab,)
-        Scores of the decoder, before any sampling stage.
-    token : int
-        The token.
-    top : int
-        How many of the likeliest tokens to list.
-    """
-    # Differences first: they are exact, and nothing is lost beside a large logit.
-    shifted = logits.astype(np.float64) - float(logits.max())
-    log_sum = math.log(np.exp(shifted).sum())
-    best = largest(logits, min(top, len(logits))) if top else ()
-    return TokenLogprob(
-        token,
-        float(shifted[token]) - log_sum,
-        [(int(i), float(shifted[i]) - log_sum) for i in best],
-    )

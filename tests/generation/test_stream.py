@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from rml.errors import ArgumentError, ContextOverflow, NumericError, RmlError
 from rml.generation.prompts import Prompt
 from rml.generation.request import Request
+from rml.generation.scoring import token_logprob
 from rml.generation.settings import SamplingSettings
-from rml.generation.stream import Stream, token_logprob
+from rml.generation.stream import Stream
 
 PROMPT = [5, 6, 7]
 EOS = 257
