@@ -16,6 +16,7 @@ import regex  # type: ignore[import-untyped]  # has no stubs
 __all__ = ["SpecialToken", "SpecialTokens"]
 
 _BLANKS: Final = regex.compile(r"\s*")
+_MANY: Final = 64
 # What Unicode's annex on regular expressions (UTS 18) calls a word character.
 _WORD: Final = regex.compile(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\u200c\u200d]")
 
@@ -110,12 +111,20 @@ class SpecialTokens:
 
 
 class _Index:
-    """Tokens by text, a search for their first characters, and the lengths to try there."""
+    """Tokens by text, a search for their first two characters, and the lengths to try there."""
 
     def __init__(self, tokens: Sequence[SpecialToken]) -> None:
         self.by_text = {token.text: token for token in tokens}
-        characters = "".join(re.escape(char) for char in {text[0] for text in self.by_text})
-        self.first = re.compile(f"[{characters}]") if characters else None
+        seconds: dict[str, set[str]] = {}
+        for text in self.by_text:
+            seconds.setdefault(text[0], set()).add(text[1:2])
+        starts = [
+            re.escape(first) + ("" if "" in found else f"[{''.join(map(re.escape, found))}]")
+            for first, found in seconds.items()
+        ]
+        if len(starts) > _MANY:  # alternatives are tried one by one
+            starts = [f"[{''.join(map(re.escape, seconds))}]"]
+        self.first = re.compile("|".join(starts)) if starts else None
         # By the first two characters, since many vocabularies have runs of spaces as tokens and
         # most spaces are alone.
         lengths: dict[str, set[int]] = {}
