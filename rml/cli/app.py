@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "explain": "Show a model's recipe and the memory it needs.",
         "tok": "Show how a text is cut into tokens.",
         "bench": "Measure speed.",
+        "ppl": "Measure how well a model predicts a text.",
         "info": "Show what rml runs on.",
     }
 )

@@ -18,6 +18,7 @@ import click
 __all__ = [
     "answer",
     "bytes_text",
+    "line_progress",
     "print_json",
     "printable",
     "progress_bar",
@@ -30,6 +31,9 @@ __all__ = [
 
 # C0 and C1 controls but line feed and tab; DEL; bidirectional overrides.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+_BAR = 24  # characters of a bar
 
 
 def say(message: str, *, newline: bool = True) -> None:
@@ -129,21 +133,30 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
         yield update
 
 
-def prompt_progress() -> Callable[[int, int], None]:
-    """Make a callback that shows how much of a long prompt was evaluated, on a line that goes.
+def line_progress(unit: str) -> Callable[..., None]:
+    """Make a callback ``show(done, total, note="")`` that draws a bar on a line that goes.
 
     Where stderr is not a terminal nothing is drawn.
     """
     width = 0
 
-    def show(done: int, total: int) -> None:
+    def show(done: int, total: int, note: str = "") -> None:
         nonlocal width
-        line = f"prompt: {done} of {total} tokens" if done < total else ""
+        filled = _BAR * done // max(1, total)
+        bar = "#" * filled + "." * (_BAR - filled)
+        line = f"[{bar}] {done} of {total} {unit}" if done < total else ""
+        if line and note:
+            line += f", {note}"
         if sys.stderr.isatty() and (line or width):
             say(f"\r{line:{width}}" + ("" if line else "\r"), newline=False)
             width = len(line)
 
     return show
+
+
+def prompt_progress() -> Callable[[int, int], None]:
+    """Make a callback that shows how much of a long prompt was evaluated."""
+    return line_progress("prompt tokens")
 
 
 def show_log() -> None:

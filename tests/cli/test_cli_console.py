@@ -84,7 +84,7 @@ def test_the_progress_of_a_prompt_leaves_an_empty_line(capsys, monkeypatch):
     show(10, 10)
     assert capsys.readouterr().err == ""
     show(512, 1000)
-    line = "prompt: 512 of 1000 tokens"
+    line = f"[{'#' * 12}{'.' * 12}] 512 of 1000 prompt tokens"
     assert capsys.readouterr().err == f"\r{line}"
     show(1000, 1000)
     assert capsys.readouterr().err == f"\r{' ' * len(line)}\r"

@@ -1,0 +1,86 @@
+"""``rml ppl FILE``: perplexity of a text; `rml.generation.perplexity` says what it means."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rml.cli.console import line_progress, print_json
+from rml.cli.models import load
+from rml.cli.options import MODEL_OPTIONS, options
+from rml.cli.parsing import Command
+from rml.cli.prompts import read_prompt
+from rml.generation.perplexity import Perplexity, perplexity
+
+__all__ = ["command"]
+
+_CHUNK = 512  # llama-perplexity's default
+
+
+@click.command("ppl", cls=Command)
+@click.argument("text_file", required=False, metavar="[FILE]", type=click.Path(path_type=Path))
+@options("file", *MODEL_OPTIONS)
+@click.option("--chunks", type=click.IntRange(1), metavar="N", help="Measure N chunks at most.")
+@options("output")
+def command(
+    text_file: Path | None,
+    file: Path | None,
+    chunks: int | None,
+    output: str,
+    **values: Any,  # noqa: ANN401 - the shared options
+) -> None:
+    """Measure how well a model predicts the text in FILE; the lower, the better.
+
+    The text is cut into chunks of -c tokens (default: 512), and the second half of each is scored,
+    as llama-perplexity does. Without FILE, or with -, the text is read from stdin.
+    """
+    if text_file is not None and file is not None:
+        raise click.UsageError("give the file once: as an argument or with -f")
+    text = _read(file or text_file)
+    with load(values) as model:
+        chunk = model.n_ctx if values["ctx_size"] is not None else min(_CHUNK, model.n_ctx)
+        tokenizer = model.tokenizer
+        with model.session(n_ctx=chunk) as session:
+            result = perplexity(
+                session,
+                tokenizer.encode(text),
+                chunk=chunk,
+                bos_id=tokenizer.bos_id if tokenizer.add_bos else None,
+                max_chunks=chunks,
+                progress=_show(),
+            )
+        if output == "json":
+            print_json(
+                {
+                    "perplexity": result.value,
+                    "error": result.error,
+                    "tokens": result.n_scored,
+                    "chunks": result.n_chunks,
+                    "n_ctx": chunk,
+                    "model": str(values["model"]),
+                    "compute": model.compute,
+                    "kv_type": model.kv_type,
+                }
+            )
+        else:
+            click.echo(
+                f"perplexity {result.value:.4f} ± {result.error:.4f} "
+                f"({result.n_scored} tokens in {result.n_chunks} chunks of {chunk})"
+            )
+
+
+def _read(path: Path | None) -> str:
+    if path is None or str(path) == "-":
+        return read_prompt(None, None, None)
+    if not path.is_file():
+        raise click.UsageError(f"{path}: there is no such file")
+    return read_prompt(None, None, path)
+
+
+def _show() -> Any:  # noqa: ANN401 - a callback
+    line = line_progress("chunks")
+
+    def show(done: int, total: int, result: Perplexity) -> None:
+        line(done, total, f"perplexity so far {result.value:.4f}")
+
+    return show
