@@ -11,6 +11,7 @@ package knows them (``\p{L}`` letters, ``\p{N}`` numbers, ``\s`` White_Space).
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Final
 
 import regex  # type: ignore[import-untyped]  # has no stubs
@@ -127,7 +128,7 @@ class Splitter:
         pieces = [text]
         for pattern in _compiled(self.patterns):
             # With a group around the pattern, split() returns gaps and matches in turn.
-            pieces = [part for piece in pieces for part in pattern.split(piece) if part]
+            pieces = list(filter(None, chain.from_iterable(map(pattern.split, pieces))))
         return pieces
 
 
