@@ -18,7 +18,7 @@ from rml.errors import CheckpointError, UnsupportedModel
 from rml.files import Checkpoint
 from rml.llm.config_gguf import fields_from_gguf
 from rml.llm.config_hf import fields_from_hf
-from rml.llm.config_limits import MAX_EXPERTS, MAX_GROUP, MAX_LAYERS, MAX_SIZE
+from rml.llm.config_limits import MAX_EXPERTS, MAX_LAYERS, MAX_SIZE
 from rml.llm.rope import Rope, RopeScaling
 
 __all__ = ["ModelConfig", "RopeScaling"]
@@ -221,9 +221,6 @@ class ModelConfig:
             yield f"d_ffn is {self.d_ffn}, but must be positive"
 
     def _beyond_limits(self) -> Iterator[str]:
-        group = self.n_heads // self.n_kv_heads
-        if group > MAX_GROUP:
-            yield f"{group} heads share a key head, but at most {MAX_GROUP} can"
         if self.head_dim > MAX_HEAD_DIM:
             yield f"head_dim is {self.head_dim}, but at most {MAX_HEAD_DIM} is supported"
         if self.n_experts > MAX_EXPERTS:

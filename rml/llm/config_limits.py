@@ -1,9 +1,6 @@
 """Bounds of a configuration: what the kernels hold, and what no sound model exceeds."""
 
-__all__ = ["MAX_EXPERTS", "MAX_GROUP", "MAX_LAYERS", "MAX_SIZE"]
-
-# The attention kernel takes the queries that share a key head together.
-MAX_GROUP = 16
+__all__ = ["MAX_EXPERTS", "MAX_LAYERS", "MAX_SIZE"]
 
 # No model of these families has more; each expert costs three records in every layer's plan.
 MAX_EXPERTS = 256

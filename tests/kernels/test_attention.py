@@ -91,6 +91,7 @@ SHAPES = {
     "across the edge of a span": (5, 254, 2, 2, 16, 0),
     "prompt, group of 3": (40, 0, 9, 3, 64, 0),
     "prompt, group of 16": (19, 5, 16, 1, 12, 0),
+    "prompt, group of 71": (9, 5, 71, 1, 64, 0),
     "prompt, group of 1": (37, 11, 2, 2, 34, 0),
     "prompt, group of 5": (33, 250, 5, 1, 20, 0),
     "widest head": (2, 33, 2, 1, 512, 0),

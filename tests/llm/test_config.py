@@ -111,7 +111,6 @@ def test_all_contradictions_are_told_at_once():
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"n_heads": 34, "n_kv_heads": 2}, "17 heads share a key head"),
         ({"head_dim": 514}, "head_dim is 514"),
         ({"n_experts": 257, "n_experts_used": 1, "d_expert_ffn": 8}, "257 experts"),
         ({"n_layers": 1025}, "1025 layers"),
