@@ -72,11 +72,11 @@ def test_lengths_larger_than_the_file(make, write, length):
 def test_a_hostile_file_costs_nothing(make, write):
     path = write(make.gguf([make.array("a", 4, 2**63, b"")])[:43])
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.process_time()  # not what other processes take
 
     refused(path, CheckpointError)
 
-    seconds, peak = time.perf_counter() - start, tracemalloc.get_traced_memory()[1]
+    seconds, peak = time.process_time() - start, tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert seconds < 0.05
     assert peak < 1e6
