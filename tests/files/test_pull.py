@@ -325,6 +325,7 @@ def test_offline_is_refused_at_once(toy, tmp_path, monkeypatch):
 def test_a_module_named_pip_in_the_current_folder_is_not_run(toy, tmp_path, monkeypatch):
     (tmp_path / "pip.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
 
     assert pull.pull("toy").is_file()
     assert not (tmp_path / "ran").exists()
