@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "tok": "Show how a text is cut into tokens.",
         "bench": "Measure speed.",
         "ppl": "Measure how well a model predicts a text.",
+        "selftest": "Measure the error of every kernel on this machine.",
         "info": "Show what rml runs on.",
     }
 )
