@@ -76,8 +76,8 @@ def broken(name, output, spoil):
 
 def nudge(array):
     """Move one value by a thousandth, or a whole number by one."""
-    at = np.abs(np.nan_to_num(array.reshape(-1).astype(np.float64))).argmax()
     flat = array.reshape(-1)
+    at = np.abs(np.where(np.isfinite(flat), flat, 0).astype(np.float64)).argmax()
     flat[at] -= 1 if array.dtype.kind == "i" else flat[at] / 512
     assert np.shares_memory(flat, array)
 
