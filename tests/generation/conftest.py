@@ -45,9 +45,9 @@ class FakeDecoder:
     `script(tokens)` returns an id (whose logit is 10, all others 0) or an array.
     """
 
-    def __init__(self, script):
+    def __init__(self, script, n_vocab=N_VOCAB):
         self.script = script
-        self.config = SimpleNamespace(n_vocab=N_VOCAB, n_ctx_train=64)
+        self.config = SimpleNamespace(n_vocab=n_vocab, n_ctx_train=64)
         self.calls = []
         self.caches = []
 
@@ -57,7 +57,12 @@ class FakeDecoder:
 
     def forward(self, tokens, cache, all_logits=False, out=None):
         ids = np.asarray(tokens)
-        if not ids.size or ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= N_VOCAB:
+        if (
+            not ids.size
+            or ids.dtype.kind not in "iu"
+            or ids.min() < 0
+            or ids.max() >= self.config.n_vocab
+        ):
             raise ArgumentError("bad token")
         if cache.closed:
             raise ClosedError("closed")
@@ -84,7 +89,7 @@ class FakeDecoder:
         answer = self.script(list(tokens))
         if isinstance(answer, np.ndarray):
             return answer.astype(np.float32)
-        logits = np.zeros(N_VOCAB, np.float32)
+        logits = np.zeros(self.config.n_vocab, np.float32)
         logits[answer] = 10
         return logits
 
@@ -126,8 +131,8 @@ def byte_tokenizer():
 def make_pool():
     """`make_pool(script, n_ctx=64)`: the sessions of a scripted decoder, and the decoder."""
 
-    def make(script, n_ctx=64):
-        decoder = FakeDecoder(script)
+    def make(script, n_ctx=64, n_vocab=N_VOCAB):
+        decoder = FakeDecoder(script, n_vocab)
         checkpoint = SimpleNamespace(path="fake.gguf")
         return SessionPool(decoder, checkpoint, n_ctx=n_ctx, kv_type="f16"), decoder
 
