@@ -147,6 +147,14 @@ _TABLE: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         ("--dry-penalty-last-n",),
         {"type": int, "metavar": "N", "help": "Tokens that DRY looks at; -1: all."},
     ),
+    "dry_breakers": (
+        ("--dry-sequence-breaker",),
+        {
+            "multiple": True,
+            "metavar": "TEXT",
+            "help": "Text across which DRY follows no phrase (repeatable); none: follow all.",
+        },
+    ),
     "xtc_probability": (
         ("--xtc-probability",),
         {
@@ -180,8 +188,18 @@ _TABLE: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {"type": float, "metavar": "X", "help": "How fast it is followed."},
     ),
     "samplers": (
-        ("--samplers",),
-        {"metavar": "A;B;C", "help": "Stages in their order, or llama.cpp for its order."},
+        ("--samplers", "--sampler-seq", "--sampling-seq"),
+        {
+            "metavar": "A;B;C",
+            "help": "Stages in their order, as names or letters, or llama.cpp for its order.",
+        },
+    ),
+    "truncate": (
+        ("--truncate",),
+        {
+            "type": click.Choice(["left"]),
+            "help": "Leave out the oldest text or turns where the context is too short.",
+        },
     ),
     "logit_bias": (
         ("-l", "--logit-bias"),
@@ -240,8 +258,9 @@ _PASSED_ON = (
     "mirostat_eta",
     "samplers",
     "ignore_eos",
+    "truncate",
 )
-SAMPLING_OPTIONS = ("n_predict", "stop", "seed", *_PASSED_ON, "logit_bias")
+SAMPLING_OPTIONS = ("n_predict", "stop", "seed", *_PASSED_ON, "dry_breakers", "logit_bias")
 
 
 def option(name: str, **changes: Any) -> Callable[[_F], _F]:  # noqa: ANN401 - click's keywords
@@ -309,6 +328,8 @@ def sampling_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
         given["seed"] = values["seed"]
     if values["stop"]:
         given["stop"] = list(values["stop"])
+    if values["dry_breakers"]:
+        given["dry_breakers"] = [text for text in values["dry_breakers"] if text != "none"]
     if values["logit_bias"]:
         given["logit_bias"] = dict(_bias(text) for text in values["logit_bias"])
     return given

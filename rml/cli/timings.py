@@ -1,4 +1,4 @@
-"""What ``-v`` says of a finished generation."""
+"""What is said of a finished generation, on stderr."""
 
 import click
 
@@ -9,7 +9,9 @@ __all__ = ["report"]
 
 
 def report(result: Completion) -> None:
-    """Print speed, seed and the reason for the end to stderr, if ``-v`` was given."""
+    """Print what was left out; with ``-v`` also speed, seed and the reason for the end."""
+    if result.usage.dropped_tokens:
+        say(f"[{result.usage.dropped_tokens} tokens of the oldest text were left out]")
     if not click.get_current_context().meta.get("rml.verbose"):
         return
     timings = result.timings

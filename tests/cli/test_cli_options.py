@@ -58,6 +58,20 @@ def test_every_spelling_of_llama_cpp():
     }
 
 
+def test_breakers_of_dry():
+    assert sampling_arguments(parse(["--dry-sequence-breaker", "."])[0]) == {"dry_breakers": ["."]}
+    two = ["--dry-sequence-breaker", "a", "--dry-sequence-breaker", "b"]
+    assert sampling_arguments(parse(two)[0]) == {"dry_breakers": ["a", "b"]}
+    none = parse(["--dry-sequence-breaker", "none"])[0]
+    assert sampling_arguments(none) == {"dry_breakers": []}
+
+
+def test_every_setting_of_sampling_has_a_flag():
+    from rml import SamplingSettings
+
+    assert set(SamplingSettings.names()) <= set(table.SAMPLING_OPTIONS)
+
+
 @pytest.mark.parametrize("flag", ["-n", "--predict", "--n-predict"])
 def test_one_option_has_several_flags(flag):
     assert parse([flag, "3"])[0]["n_predict"] == 3
@@ -79,8 +93,9 @@ def test_names_are_those_of_the_library():
     from rml.generation.request import GenerateOptions
 
     values, _ = parse([])
-    numbers = {name: 1 for name in values if name not in {"stop", "logit_bias", "model"}}
-    filled = {**values, **numbers, "stop": ("x",), "logit_bias": ("1+1",), "cache_type_k": "f16"}
+    texts = {"stop": ("x",), "logit_bias": ("1+1",), "dry_breakers": ("x",)}
+    numbers = {name: 1 for name in values if name not in {*texts, "model"}}
+    filled = {**values, **numbers, **texts, "cache_type_k": "f16"}
     filled["cache_type_v"] = "f16"
     assert set(sampling_arguments(filled)) <= set(GenerateOptions.__annotations__)
     assert set(load_arguments(filled)) <= {"n_threads", "compute", "n_ctx", "n_batch", "kv_type"}

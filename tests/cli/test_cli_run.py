@@ -61,6 +61,34 @@ def test_settings_reach_the_model(rml_command, toy_path):
     assert run("--temp", "0", "-l", f"{first}-inf") != run("--temp", "0")
 
 
+def test_every_sampling_flag_is_understood(rml_command, toy_path):
+    line = (
+        "-s 1 --temp 0.7 --dynatemp-range 0.1 --dynatemp-exp 1.5 --top-k 30 --top-p 0.9 "
+        "--min-p 0.01 --typical 0.9 --top-nsigma 3 --repeat-penalty 1.1 --repeat-last-n 32 "
+        "--presence-penalty 0.1 --frequency-penalty 0.1 --dry-multiplier 0.8 --dry-base 1.75 "
+        "--dry-allowed-length 2 --dry-penalty-last-n 64 --dry-sequence-breaker none "
+        "--xtc-probability 0.1 --xtc-threshold 0.1 --mirostat 2 --mirostat-ent 4 --mirostat-lr 0.1 "
+        "--samplers penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature "
+        "--ignore-eos -l 5+1 -ctk f32 -ctv f32"
+    )
+    result = rml_command("run", "-m", toy_path, "-n", "8", *line.split(), "the cat")
+    assert result.exit_code == 0, result.stderr
+    again = rml_command("run", "-m", toy_path, "-n", "8", *line.split(), "the cat")
+    assert again.stdout == result.stdout
+    letters = rml_command("run", "-m", toy_path, "-n", "8", "--sampling-seq", "kt", "the cat")
+    assert letters.exit_code == 0, letters.stderr
+
+
+def test_a_long_prompt_is_shortened_on_request_and_said(rml_command, toy_path):
+    args = ("run", "-m", toy_path, "-c", 40, "-n", 5, "the cat " * 30)
+    refused = rml_command(*args)
+    assert refused.exit_code == 1
+    assert "truncate" in refused.stderr
+    shortened = rml_command(*args, "--truncate", "left")
+    assert shortened.exit_code == 0
+    assert "tokens of the oldest text were left out" in shortened.stderr
+
+
 def test_no_tokens(rml_command, toy_path):
     assert rml_command("run", "-m", toy_path, "-n", "0", "the cat").stdout == "\n"
 
