@@ -197,7 +197,7 @@ class Model:
         if request.truncate:
             prompt = self._prompts.shortened(*conversation, self._limit(request))
         else:
-            prompt = Prompt(self._prompts.ids(*conversation))
+            prompt = Prompt(self._prompts.ids(*conversation), is_chat=True)
         return self._stream(prompt, request)
 
     def score(

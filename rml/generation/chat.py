@@ -106,14 +106,14 @@ class ChatPrompts:
 
         whole = self.ids(messages, tools, add_generation_prompt, variables)
         if len(whole) <= limit:
-            return Prompt(whole)
+            return Prompt(whole, is_chat=True)
         head, turns = _turns(messages)
         # The fewer turns, the fewer tokens: so not every beginning needs to be rendered.
         first = bisect_left(
             range(len(turns) - 1), True, key=lambda turn: len(ids_from(turn)) <= limit
         )
         ids = ids_from(first)
-        return Prompt(ids, len(whole) - len(ids))
+        return Prompt(ids, len(whole) - len(ids), is_chat=True)
 
 
 def _turns(messages: Messages) -> tuple[list[Message], list[list[Message]]]:

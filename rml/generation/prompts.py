@@ -26,10 +26,13 @@ class Prompt:
         The tokens.
     n_dropped : int
         How many tokens were left out, since they did not fit.
+    is_chat : bool
+        Whether it is a conversation.
     """
 
     ids: list[int]
     n_dropped: int = 0
+    is_chat: bool = False
 
 
 def longest_prompt(n_ctx: int, max_tokens: int | None) -> int:

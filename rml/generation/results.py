@@ -1,8 +1,11 @@
 """What a generation gives back: pieces while it runs, and a completion at its end."""
 
+import secrets
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from rml.generation import openai
 from rml.generation.settings import SamplingSettings
 
 __all__ = ["Completion", "Delta", "FinishReason", "Timings", "TokenLogprob", "Usage"]
@@ -167,6 +170,10 @@ class Completion:
         Every value in effect, and where it came from.
     logprobs : list of TokenLogprob, or None
         One for each token, if asked for.
+    is_chat : bool
+        Whether it answers a conversation.
+    created : int
+        When it ended, in seconds since 1970.
     """
 
     text: str
@@ -179,6 +186,40 @@ class Completion:
     seed: int
     sampling: SamplingSettings
     logprobs: list[TokenLogprob] | None = None
+    is_chat: bool = False
+    created: int = 0
 
     def __str__(self) -> str:
         return self.text
+
+    def to_openai(
+        self, *, model: str = "rml", token_bytes: Callable[[int], bytes] | None = None
+    ) -> dict[str, Any]:
+        """Return the OpenAI API's object: a chat completion, or a text completion.
+
+        Parameters
+        ----------
+        model : str
+            Its name in the object.
+        token_bytes : callable, optional
+            Gives the bytes of a token, as `Tokenizer.token_bytes` does: then logprobs name tokens
+            by their text.
+        """
+        choice: dict[str, Any] = {
+            "index": 0,
+            "finish_reason": openai.finish_reason(self.finish_reason),
+        }
+        if self.is_chat:
+            choice["message"] = {"role": "assistant", "content": self.text}
+        else:
+            choice["text"] = self.text
+        make = openai.chat_logprobs if self.is_chat else openai.text_logprobs
+        choice["logprobs"] = None if self.logprobs is None else make(self.logprobs, token_bytes)
+        return {
+            "id": f"{'chatcmpl' if self.is_chat else 'cmpl'}-{secrets.token_hex(12)}",
+            "object": "chat.completion" if self.is_chat else "text_completion",
+            "created": self.created,
+            "model": model,
+            "choices": [choice],
+            "usage": self.usage.to_dict(),
+        }

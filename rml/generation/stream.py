@@ -103,7 +103,7 @@ class Stream:
         self._request = request
         self._tokenizer = tokenizer
         self._n_batch = n_batch
-        self._n_dropped = prompt.n_dropped
+        self._prompt = prompt
         room = n_ctx - n_prompt
         self._limit = room if request.max_tokens is None else min(room, request.max_tokens)
         self._ends = self._end_tokens(stop_ids)
@@ -124,6 +124,7 @@ class Stream:
         self._finish_reason: FinishReason | None = None
         self._stop_reason: str | int | None = None
         self._seconds = self._prefill_seconds = self._sampling_seconds = 0.0
+        self._ended_at = 0
         self._cancelled = self._ended = False
         self._ending = threading.RLock()  # a signal handler may cancel within these few lines
         self._step = threading.RLock()
@@ -213,7 +214,7 @@ class Stream:
             finish_reason=self._finish_reason,
             stop_reason=self._stop_reason,
             usage=Usage(
-                len(self.prompt_token_ids), len(self._token_ids), self._n_cached, self._n_dropped
+                len(self._prompt.ids), len(self._token_ids), self._n_cached, self._prompt.n_dropped
             ),
             timings=Timings(
                 cache_n=self._n_cached,
@@ -226,6 +227,8 @@ class Stream:
             seed=self.seed,
             sampling=self._sampler.settings,
             logprobs=self._logprobs.copy() if self._request.logprobs else None,
+            is_chat=self._prompt.is_chat,
+            created=self._ended_at,
         )
 
     def __enter__(self) -> Self:
@@ -331,6 +334,7 @@ class Stream:
 
     def _finish(self, reason: FinishReason, stop_reason: str | int | None = None) -> None:
         self._finish_reason, self._stop_reason = reason, stop_reason
+        self._ended_at = int(time.time())
 
     def _give_back(self) -> None:
         """Leave the session: usable, and to others if it was borrowed."""
