@@ -8,10 +8,15 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import rml
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# How long an example takes says nothing on a shared machine; CI must not fail by luck.
+settings.register_profile("rml", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("rml")
 
 # Processes that tests start use the rml that the tests use, not what lies in the current folder.
 os.environ["PYTHONSAFEPATH"] = "1"
