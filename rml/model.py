@@ -15,7 +15,7 @@ from rml.files import Checkpoint
 from rml.generation.candidates import Floats
 from rml.generation.chat import ChatPrompts, Messages
 from rml.generation.context import checked_context
-from rml.generation.embedding import POOLINGS, Pooling, embed
+from rml.generation.embedding import Pooling, embed
 from rml.generation.prompts import Ids, Prompt, longest_prompt, prompt_ids, without_oldest
 from rml.generation.ranges import boolean, checked, integer
 from rml.generation.request import ChatOptions, GenerateOptions, Request
@@ -188,16 +188,8 @@ class Model:
         request = Request.of(options, self.sampling)
         if request.parse_special:
             raise ArgumentError("parse_special is for prompts, not for messages of a chat")
-        conversation = (
-            messages,
-            tools,
-            not going_on,
-            {**variables, "continue_final_message": going_on},
-        )
-        if request.truncate:
-            prompt = self._prompts.shortened(*conversation, self._limit(request))
-        else:
-            prompt = Prompt(self._prompts.ids(*conversation), is_chat=True)
+        limit = self._limit(request) if request.truncate else None
+        prompt = self._prompts.prompt(messages, tools, going_on, variables, limit)
         return self._stream(prompt, request)
 
     def score(
@@ -225,14 +217,6 @@ class Model:
         with self._sessions.lend() as session:
             return score(session, ids, top=top)
 
-    @overload
-    def embed(
-        self, text: str | list[int], *, pooling: Pooling = ..., normalize: bool = ...
-    ) -> Floats: ...
-    @overload
-    def embed(
-        self, text: list[str] | list[list[int]], *, pooling: Pooling = ..., normalize: bool = ...
-    ) -> Floats: ...
     def embed(
         self,
         text: str | list[int] | list[str] | list[list[int]],
@@ -267,18 +251,12 @@ class Model:
         NumericError
             If the model's states are no numbers.
         """
-        checked("normalize", normalize, boolean)
-        if pooling not in POOLINGS:
-            raise ArgumentError(f"pooling={pooling!r} must be one of {', '.join(POOLINGS)}")
         many = isinstance(text, list) and not (text and isinstance(text[0], int | np.integer))
         texts = cast("list[str | list[int]]", text if many else [text])
         prompts = [prompt_ids(each, self.tokenizer, whole=True) for each in texts]
-        vectors = np.empty((len(prompts), self.config.d_model), np.float32)
-        for vector, ids in zip(vectors, prompts, strict=True):
-            with self._sessions.lend() as session:
-                vector[:] = embed(
-                    session, ids, pooling=pooling, normalize=normalize, n_batch=self.n_batch
-                )
+        vectors = embed(
+            self._sessions, prompts, pooling=pooling, normalize=normalize, n_batch=self.n_batch
+        )
         return vectors if many else vectors[0]
 
     def _prompt(self, prompt: str | Ids, request: Request) -> Prompt:

@@ -87,27 +87,32 @@ class ChatPrompts:
         parts = self.parts(messages, tools, add_generation_prompt, variables)
         return self._tokenizer.encode_parts(parts, self._tokenizer.add_bos)
 
-    def shortened(
+    def prompt(
         self,
         messages: Messages,
         tools: Sequence[Any] | None,
-        add_generation_prompt: bool,
+        continue_final_message: bool,
         variables: Mapping[str, Any],
-        limit: int,
+        limit: int | None,
     ) -> Prompt:
-        """Leave out the oldest turns until at most `limit` tokens are left, or one turn.
+        """Prompt of a conversation that is to be answered, or of which the last message goes on.
 
-        Messages of the system before the first turn stay.
+        With a `limit`, the oldest turns are left out until at most so many tokens, or one turn, are
+        left. Messages of the system before the first turn stay.
         """
+        variables = {**variables, "continue_final_message": continue_final_message}
 
-        def ids_from(turn: int) -> list[int]:
-            kept = [*head, *chain.from_iterable(turns[turn:])]
-            return self.ids(kept, tools, add_generation_prompt, variables)
+        def ids_of(kept: Messages) -> list[int]:
+            return self.ids(kept, tools, not continue_final_message, variables)
 
-        whole = self.ids(messages, tools, add_generation_prompt, variables)
-        if len(whole) <= limit:
+        whole = ids_of(messages)
+        if limit is None or len(whole) <= limit:
             return Prompt(whole, is_chat=True)
         head, turns = _turns(messages)
+
+        def ids_from(turn: int) -> list[int]:
+            return ids_of([*head, *chain.from_iterable(turns[turn:])])
+
         # The fewer turns, the fewer tokens: so not every beginning needs to be rendered.
         first = bisect_left(
             range(len(turns) - 1), True, key=lambda turn: len(ids_from(turn)) <= limit

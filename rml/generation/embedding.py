@@ -7,55 +7,77 @@ import numpy.typing as npt
 
 from rml.errors import ArgumentError, ContextOverflow, NumericError
 from rml.generation.candidates import Floats
+from rml.generation.ranges import boolean, checked
 from rml.generation.session import Session
+from rml.generation.session_pool import SessionPool
 
 __all__ = ["POOLINGS", "Pooling", "embed"]
 
 Pooling = Literal["mean", "last"]
 POOLINGS = ("mean", "last")
+Wide = npt.NDArray[np.float64]
 
 
 def embed(
-    session: Session, ids: list[int], *, pooling: Pooling, normalize: bool, n_batch: int
+    sessions: SessionPool,
+    prompts: list[list[int]],
+    *,
+    pooling: Pooling,
+    normalize: bool,
+    n_batch: int,
 ) -> Floats:
-    """Evaluate tokens in an empty session, and pool what the head would read.
+    """Evaluate texts, and pool what the head would read.
 
     Parameters
     ----------
-    session : Session
-        Empty; the tokens are in it afterwards.
-    ids : list of int
-        At least one token.
+    sessions : SessionPool
+        Lends a session for each text.
+    prompts : list of list of int
+        The tokens of each, at least one.
     pooling : str
         ``"mean"`` of all tokens, or the ``"last"`` one, which has seen all others.
     normalize : bool
-        Scale the vector to length 1.
+        Scale each vector to length 1.
     n_batch : int
         Tokens that are evaluated at a time; the result does not depend on it.
 
     Returns
     -------
-    ndarray of float32, shape (d_model,)
+    ndarray of float32, shape (n_texts, d_model)
 
     Raises
     ------
+    ArgumentError
+        If `pooling` or `normalize` is something else.
+    ContextOverflow
+        If a text is longer than the context; nothing was evaluated.
     NumericError
-        If the vector is not finite, or zero where it should be normalized.
+        If a vector is not finite, or zero where it should be normalized.
     """
-    if session.position:
-        raise ArgumentError("a text is embedded in an empty session")
-    if len(ids) > session.n_ctx:
-        raise ContextOverflow(len(ids), session.n_ctx, "shorten the text or use a larger n_ctx")
-    total: npt.NDArray[np.float64] | float = 0.0
+    checked("normalize", normalize, boolean)
+    if pooling not in POOLINGS:
+        raise ArgumentError(f"pooling={pooling!r} must be one of {', '.join(POOLINGS)}")
+    longest = max(map(len, prompts), default=0)
+    if longest > sessions.n_ctx:
+        raise ContextOverflow(longest, sessions.n_ctx, "shorten the text or use a larger n_ctx")
+    vectors = np.empty((len(prompts), sessions.d_model), np.float32)
+    for vector, ids in zip(vectors, prompts, strict=True):
+        with sessions.lend() as session:
+            pooled = _pooled(session, ids, pooling, n_batch)
+        length = float(np.linalg.norm(pooled))
+        if not np.isfinite(length) or (normalize and length == 0):
+            raise NumericError(f"the embedding has length {length}")
+        vector[:] = pooled / length if normalize else pooled
+    return vectors
+
+
+def _pooled(session: Session, ids: list[int], pooling: Pooling, n_batch: int) -> Wide:
+    total: Wide = np.zeros(1)
     for start in range(0, len(ids), n_batch):
         states = session.hidden_states(ids[start : start + n_batch]).astype(np.float64)
-        pooled = states[-1]
+        pooled: Wide = states[-1]
         if pooling == "mean":  # added token by token: it does not matter where the parts begin
             states[0] += total
             total = np.add.accumulate(states)[-1]
             pooled = total / len(ids)
-    length = float(np.linalg.norm(pooled))
-    if not np.isfinite(length) or (normalize and length == 0):
-        raise NumericError(f"the embedding has length {length}")
-    vector: Floats = (pooled / length if normalize else pooled).astype(np.float32)
-    return vector
+    return pooled

@@ -42,7 +42,7 @@ class SessionPool:
         self, decoder: DecoderLM, checkpoint: Checkpoint, *, n_ctx: int, kv_type: str
     ) -> None:
         self.n_ctx, self.kv_type = n_ctx, kv_type
-        self.n_vocab = decoder.config.n_vocab
+        self.n_vocab, self.d_model = decoder.config.n_vocab, decoder.config.d_model
         self._checkpoint = checkpoint
         self._decoder: DecoderLM | None = decoder
         # Both are changed and copied without a lock, which a fork in another thread could leave

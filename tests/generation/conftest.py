@@ -47,7 +47,7 @@ class FakeDecoder:
 
     def __init__(self, script, n_vocab=N_VOCAB):
         self.script = script
-        self.config = SimpleNamespace(n_vocab=n_vocab, n_ctx_train=64)
+        self.config = SimpleNamespace(n_vocab=n_vocab, d_model=8, n_ctx_train=64)
         self.calls = []
         self.caches = []
 
