@@ -13,7 +13,7 @@ import numpy as np
 from rml.errors import ArgumentError, ClosedError
 from rml.files import Checkpoint
 from rml.generation.candidates import Floats
-from rml.generation.chat import ChatPrompts, Messages
+from rml.generation.chat import ChatPrompts, Messages, without_system
 from rml.generation.context import checked_context
 from rml.generation.embedding import Pooling, embed
 from rml.generation.prompts import Ids, Prompt, longest_prompt, prompt_ids, without_oldest
@@ -183,6 +183,9 @@ class Model:
     def stream_chat(self, messages: Messages, **options: Unpack[ChatOptions]) -> Stream:
         """Answer a conversation piece by piece; the arguments are those of `chat`."""
         going_on = options.pop("continue_final_message", False)
+        checked("continue_final_message", going_on, boolean)
+        if checked("merge_system", options.pop("merge_system", False), boolean):
+            messages = without_system(messages)
         variables = options.pop("chat_template_kwargs", None) or {}
         tools = options.pop("tools", None)
         request = Request.of(options, self.sampling)

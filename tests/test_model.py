@@ -407,6 +407,32 @@ def test_going_on_with_the_last_message(model):
     )
 
 
+def test_a_system_message_is_merged_on_request():
+    source = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}"
+        "{% endif %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    )
+    messages = [{"role": "system", "content": "Be kind"}, *HELLO]
+    with rml.load(LLAMA, chat_template=source) as strict:
+        with pytest.raises(TemplateError, match="no system"):
+            strict.chat(messages, max_tokens=1)
+        reply = strict.chat(messages, max_tokens=1, merge_system=True)
+        assert reply.prompt_token_ids == strict.tokenizer.encode("[user]Be kind\n\nHello")
+        assert len(messages) == 2
+        assert messages[1] == HELLO[0]
+        plain = strict.chat(HELLO, max_tokens=1, merge_system=True)
+        assert plain.prompt_token_ids == strict.tokenizer.encode("[user]Hello")
+        for bad in (messages[:1], [messages[0], {"role": "user", "content": None}]):
+            with pytest.raises(ArgumentError, match="merge_system needs"):
+                strict.chat(bad, merge_system=True)
+
+
+@pytest.mark.parametrize("bad", [{"continue_final_message": "yes"}, {"merge_system": 1}])
+def test_options_of_chats_are_checked(model, bad):
+    with pytest.raises(ArgumentError, match=next(iter(bad))):
+        model.chat(HELLO, **bad)
+
+
 def test_streamed_chat(model):
     stream = model.stream_chat(HELLO, max_tokens=8, seed=1)
     text = "".join(piece.text for piece in stream)

@@ -103,7 +103,10 @@ class _Conversation:
         if result.finish_reason == "cancelled":
             say("[stopped]")
         elif result.finish_reason == "length" and "max_tokens" not in self._arguments:
-            say("[the context is full; /reset begins anew, -c sets a larger one]")
+            say(
+                "[the context is full; /reset begins anew, -c sets a larger one, --truncate left "
+                "leaves out the oldest turns]"
+            )
         report(result)
         return result
 

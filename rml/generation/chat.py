@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from rml.errors import TemplateError
+from rml.errors import ArgumentError, TemplateError
 from rml.generation.prompts import Prompt
 from rml.tokenizers import Tokenizer
 from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
@@ -14,7 +14,7 @@ from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 if TYPE_CHECKING:
     from rml.tokenizers import ChatTemplate
 
-__all__ = ["ChatPrompts", "Messages"]
+__all__ = ["ChatPrompts", "Messages", "without_system"]
 
 Message = Mapping[str, Any]
 Messages = Sequence[Message]
@@ -119,6 +119,28 @@ class ChatPrompts:
         )
         ids = ids_from(first)
         return Prompt(ids, len(whole) - len(ids), is_chat=True)
+
+
+def without_system(messages: Messages) -> list[Message]:
+    """Write system messages at the beginning into the first user message, a blank line between.
+
+    Raises
+    ------
+    ArgumentError
+        If there is a system message, but no user message follows, or a content is no text.
+    """
+    head, turns = _turns(messages)
+    rest = list(chain.from_iterable(turns))
+    if not head:
+        return rest
+    first = next((i for i, each in enumerate(rest) if each.get("role") == "user"), None)
+    if first is None:
+        raise ArgumentError("merge_system needs a user message behind the system message")
+    texts = [each.get("content") for each in (*head, rest[first])]
+    if not all(isinstance(text, str) for text in texts):
+        raise ArgumentError("merge_system needs messages whose content is text")
+    rest[first] = {**rest[first], "content": "\n\n".join(map(str, texts))}
+    return rest
 
 
 def _turns(messages: Messages) -> tuple[list[Message], list[list[Message]]]:

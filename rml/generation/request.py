@@ -129,12 +129,16 @@ class ChatOptions(GenerateOptions, total=False):
         Descriptions of tools, for templates that list them.
     continue_final_message : bool
         Go on with the last message instead of answering it.
+    merge_system : bool
+        Write the system message at the beginning of the first user message, for templates that
+        refuse a system message.
     chat_template_kwargs : mapping
         Further variables of the template, such as ``{"enable_thinking": False}``.
     """
 
     tools: Sequence[Any] | None
     continue_final_message: bool
+    merge_system: bool
     chat_template_kwargs: Mapping[str, Any] | None
 
 

@@ -63,7 +63,8 @@ class SessionPool:
     @property
     def n_open(self) -> int:
         """Sessions that are open, those that wait included."""
-        return sum(not session.closed for session in self._sessions.values())
+        found = [reference() for reference in self._sessions.valuerefs()]
+        return sum(session is not None and not session.closed for session in found)
 
     def open(
         self, n_ctx: int | None = None, kv_type: str | None = None, n_sequences: int = 1
