@@ -1,0 +1,123 @@
+"""What a token costs besides the model's step: choosing it, making text of it, handing it on."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from benchmarks.common import seconds_per_call
+
+SETTINGS = {
+    "greedy": {"temperature": 0},
+    "default": {},
+    "penalties": {"repeat_penalty": 1.1, "presence_penalty": 0.1},
+    "dry": {"dry_multiplier": 0.8},
+}
+TOKENS = 200
+
+
+def logits_of(n_vocab):
+    return (3 * np.random.default_rng(0).standard_normal(n_vocab)).astype(np.float32)
+
+
+class Sampling:
+    """One token out of a vocabulary, with a text of 1000 tokens behind it."""
+
+    params = [[32_000, 262_144], list(SETTINGS)]
+    param_names = ["n_vocab", "settings"]
+
+    def setup(self, n_vocab, settings):
+        from rml import Sampler, SamplingSettings
+
+        self.logits = logits_of(n_vocab)
+        said = np.random.default_rng(1).integers(0, n_vocab, 1000).tolist()
+        self.sampler = Sampler(
+            SamplingSettings(**SETTINGS[settings]), 1, token_bytes=lambda token: b"x"
+        )
+        self.sampler.accept(said)
+        if settings == "greedy" and self.sampler.sample(self.logits) != self.logits.argmax():
+            raise AssertionError("greedy is not the largest logit")
+
+    def time_sample(self, *params):
+        self.sampler.sample(self.logits)
+
+
+class _Cache:
+    """Counts positions."""
+
+    def __init__(self, n_ctx):
+        self.n_ctx, self.size, self.nbytes = n_ctx, 0, 0
+        self.abort = np.zeros(1, np.int32)
+
+    def truncate(self, n):
+        self.size = n
+
+    def close(self):
+        pass
+
+
+class _Decoder:
+    """Takes no time: every step gives the same logits."""
+
+    def __init__(self, n_vocab):
+        self.config = SimpleNamespace(n_vocab=n_vocab, d_model=8)
+        self.logits = logits_of(n_vocab)
+
+    def new_cache(self, n_ctx, kv_type, n_sequences=1):
+        return _Cache(n_ctx)
+
+    def forward(self, ids, cache, all_logits=False, out=None):
+        cache.size += len(ids)
+        return self.logits
+
+
+class Overhead:
+    """A generation with a decoder that takes no time: everything else of a call and of a token."""
+
+    params = [list(SETTINGS)]
+    param_names = ["settings"]
+
+    def setup(self, settings):
+        from rml.generation.prompts import Prompt
+        from rml.generation.request import Request
+        from rml.generation.session_pool import SessionPool
+        from rml.generation.settings import SamplingSettings
+        from rml.generation.stream import Stream
+
+        pool = SessionPool(
+            _Decoder(32_000), SimpleNamespace(path="none"), n_ctx=4096, kv_type="f16"
+        )
+        tokenizer = SimpleNamespace(
+            n_vocab=32_000,
+            token_bytes=lambda token: b"x",
+            token_id=lambda text: None,
+            stream_decoder=lambda previous: SimpleNamespace(
+                decode=lambda ids: "x" * len(ids), flush=lambda: ""
+            ),
+        )
+
+        def generate(n):
+            options = {**SETTINGS[settings], "max_tokens": n, "seed": 1}
+            return Stream(
+                Prompt([1, 2, 3]),
+                Request.of(options, SamplingSettings()),
+                tokenizer,
+                sessions=pool,
+                stop_ids=(),
+                n_batch=512,
+            ).result()
+
+        if generate(5).text != "xxxxx":
+            raise AssertionError("a generation of five tokens is no text of five")
+        self.generate = generate
+
+    def track_call(self, settings):
+        return round(1e6 * seconds_per_call(lambda: self.generate(0)), 1)
+
+    track_call.unit = "microseconds a call, besides the model"
+
+    def track_token(self, settings):
+        call = seconds_per_call(lambda: self.generate(0))
+        whole = seconds_per_call(lambda: self.generate(TOKENS))
+        return round(1e6 * (whole - call) / TOKENS, 1)
+
+    track_token.unit = "microseconds a token, besides the model, vocabulary of 32000"
