@@ -111,6 +111,6 @@ def test_a_model_may_be_closed_during_a_step_of_another_thread(smollm2_path):
         thread.start()
         time.sleep(delay)
         model.close()
-        thread.join(10)
+        thread.join(60)
 
         assert len(ended) == 1
