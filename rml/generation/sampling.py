@@ -92,9 +92,10 @@ def top_p(candidates: Candidates, p: float) -> Candidates:
     count = _count_to(goal, likeliest)
     least = likeliest[count - 1]
     kept = weights >= least
-    # Of tokens as likely as the last one kept, those with the largest ids go.
+    # Of tokens as likely as the last one kept, the smallest logits go; of equals the largest ids.
     if excess := int(kept.sum()) - count:
-        kept[np.flatnonzero(weights == least)[-excess:]] = False
+        equal = np.flatnonzero(weights == least)
+        kept[equal[np.argsort(-candidates.logits[equal], kind="stable")[-excess:]]] = False
     return candidates.at(kept, descending=candidates.descending)
 
 

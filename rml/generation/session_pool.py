@@ -139,6 +139,7 @@ class SessionPool:
             return
         with suppress(ClosedError):  # by `close`, in another thread
             session.truncate(0)
+            self.enter(session)  # again: the garbage collector cuts what it finds, even if it lives
             self._idle.append(session)
         if self.closed:
             session.close()

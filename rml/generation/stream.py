@@ -125,7 +125,7 @@ class Stream:
         self._stop_reason: str | int | None = None
         self._seconds = self._prefill_seconds = self._sampling_seconds = 0.0
         self._ended_at = 0
-        self._cancelled = self._ended = False
+        self._cancelled = self._ended = self._in_order = False
         self._ending = threading.RLock()  # a signal handler may cancel within these few lines
         self._step = threading.RLock()
         self._pieces = self._lifecycle()
@@ -190,8 +190,10 @@ class Stream:
             state = inspect.getgeneratorstate(self._pieces)
             if state == inspect.GEN_RUNNING:  # called from `progress`: to cancel is enough
                 return
-            if state != inspect.GEN_CLOSED and self._finish_reason is None:
-                self._finish("cancelled")
+            if state != inspect.GEN_CLOSED:
+                self._in_order = True  # it waits between two tokens
+                if self._finish_reason is None:
+                    self._finish("cancelled")
             self._pieces.close()
             self._give_back()
 
@@ -250,6 +252,7 @@ class Stream:
             logits = self._prefill(session)
             if logits is not None:
                 yield from self._stream(self._decode(session, logits))
+            self._in_order = True
         finally:
             self._give_back()
 
@@ -346,7 +349,7 @@ class Stream:
             session.uncancel()
         if session is self._request.session:
             return
-        if self._finish_reason is None:  # an error or an interrupt: it is in an unknown state
+        if not self._in_order:  # an error, an interrupt, or the garbage collector at work
             session.close()
         else:
             self._sessions.give_back(session)

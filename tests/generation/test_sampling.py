@@ -76,6 +76,14 @@ def test_top_p_drops_the_larger_of_two_equal_ids():
     assert kept.ids.tolist() == [0, 1, 2]
 
 
+def test_top_p_among_logits_of_equal_weight():
+    """Different logits whose float32 exponentials are the same."""
+    logits = np.array([0.25 - 2**-26, 0.25, 0.25 - 2**-25, -30], np.float32)
+    assert len(set(Candidates.of(logits).weights()[:2].tolist())) == 1
+
+    assert sampling.top_p(Candidates.of(logits), 0).ids.tolist() == [1]
+
+
 @given(
     n=st.integers(1, 3000),
     p=st.floats(0, 0.999),

@@ -417,6 +417,34 @@ def test_a_stream_that_is_dropped_leaves_nothing_behind(start, says):
     assert (pool.n_open, decoder.caches[0].closed) == (0, True)
 
 
+def test_a_session_that_the_garbage_collector_ends_is_not_lent_again(start, says):
+    """Its weak references are gone, so nobody would close it with the model."""
+    stream, decoder, pool = start(says("Hi", 3), max_tokens=2, stop="ix")
+    assert [next(stream).text, next(stream).text] == ["H", "i"]
+    assert stream._finish_reason == "length"  # but for the end of the loop
+
+    del stream
+    gc.collect()
+
+    assert (pool.n_idle, decoder.caches[0].closed) == (0, True)
+
+
+def test_a_loop_that_the_garbage_collector_ends_leaves_nothing_unknown(start, says):
+    stream, _, pool = start(says("Hello", 3))
+    loop = iter(stream)
+    next(loop)
+    stream.loop = loop  # a circle
+
+    del stream, loop
+    gc.collect()
+
+    assert pool.n_idle == pool.n_open
+    if pool.n_idle:
+        session = pool.borrow()
+        assert pool.owns(session)
+        assert session.tokens == []
+
+
 def test_cancel_from_another_thread(start):
     stream, decoder, _ = start(lambda tokens: 65, n_ctx=10**6)
     started = threading.Event()
