@@ -89,15 +89,20 @@ def test_top_p_among_logits_of_equal_weight():
     p=st.floats(0, 0.999),
     spread=st.floats(0.1, 6),
     seed=st.integers(0, 2**32 - 1),
+    in_order=st.booleans(),
 )
-def test_top_p_is_the_smallest_likeliest_set(n, p, spread, seed):
+def test_top_p_is_the_smallest_likeliest_set(n, p, spread, seed, in_order):
     logits = (np.random.default_rng(seed).standard_normal(n) * spread).astype(np.float32)
     exact = np.exp(logits.astype(np.float64) - logits.max())
     exact /= exact.sum()
 
-    kept = sampling.top_p(Candidates.of(logits), p).ids
-
     order = np.argsort(-logits, kind="stable")
+    candidates = Candidates.of(logits)
+    if in_order:  # as top-k leaves them
+        candidates = candidates.at(order, descending=True)
+
+    kept = sampling.top_p(candidates, p).ids
+
     assert sorted(kept) == sorted(order[: len(kept)])
     assert exact[kept].sum() > p - 2e-6
     assert len(kept) == 1 or exact[order[: len(kept) - 1]].sum() < p + 2e-6
