@@ -2,6 +2,7 @@
 
 import gc
 import json
+import linecache
 import logging
 import os
 import pickle
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -629,7 +631,11 @@ def test_a_fork_while_another_thread_generates_does_not_hang():
 
 
 def test_an_interrupt_at_any_line_leaves_session_and_model_usable(model):
-    """KeyboardInterrupt is raised at every 23rd line that a generation runs, one at a time."""
+    """KeyboardInterrupt is raised at every 23rd line that a generation runs, one at a time.
+
+    Not at the line of a ``with``: a tracer is called there once more, between the end of the block
+    and the exit, where Python delivers no signal; a lock would stay taken.
+    """
     stride = 23 if rml.info()["backend"] == "cython" else 211
     prompt, options = list(range(5, 25)), {"max_tokens": 4, "seed": 1, "ignore_eos": True}
     expected = model.generate(prompt, **options).token_ids
@@ -641,7 +647,9 @@ def test_an_interrupt_at_any_line_leaves_session_and_model_usable(model):
         nonlocal remaining
         if not frame.f_code.co_filename.startswith(rooms):
             return None
-        if event == "line":
+        if event == "line" and not linecache.getline(
+            frame.f_code.co_filename, frame.f_lineno
+        ).lstrip().startswith("with "):
             remaining -= 1
             if remaining == 0:
                 raise KeyboardInterrupt
@@ -663,7 +671,9 @@ def test_an_interrupt_at_any_line_leaves_session_and_model_usable(model):
             again = model.generate(prompt, session=session, **options)
             assert again.token_ids == expected
     assert interrupted > 1000 // stride
-    assert model.generate(prompt, **options).token_ids == expected
+    with ThreadPoolExecutor(1) as pool:  # another thread, which a lock left taken would stop
+        again = pool.submit(model.generate, prompt, **options).result(timeout=60)
+    assert again.token_ids == expected
 
 
 def test_many_generations_leave_nothing_behind(model):
