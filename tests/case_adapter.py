@@ -6,6 +6,8 @@ Each function imports what it needs, so that this file loads whatever is built, 
 child processes for single files start quickly.
 """
 
+import contextlib
+
 
 def open_gguf(path):
     """Names and values of the tensors in a GGUF file."""
@@ -98,13 +100,12 @@ def render(template, messages, tools, add_generation_prompt, variables, now):
     )
 
 
+@contextlib.contextmanager
 def _session(path):
-    from rml.files import open_checkpoint
-    from rml.generation.session import Session
-    from rml.llm.decoder import DecoderLM
+    import rml
 
-    decoder = DecoderLM(open_checkpoint(path), compute="f32")
-    return Session(decoder, n_ctx=decoder.config.n_ctx_train, kv_type="f32")
+    with rml.load(path, compute="f32", kv_type="f32") as model, model.session() as session:
+        yield session
 
 
 def logits(path, ids):
