@@ -13,5 +13,6 @@ include "rope_cy.pyx"
 include "attention_cy.pyx"
 include "kv_store_cy.pyx"
 include "merge_cy.pyx"
+include "limits_cy.pyx"
 # Last: it names them all.
 include "program_cy.pyx"
