@@ -17,6 +17,17 @@ cdef extern from *:
     """
     int rml_team_size() nogil
 
+cdef extern from *:
+    """
+    #include <time.h>
+    static double rml_clock(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    }
+    """
+    double rml_clock() nogil
+
 cdef extern from "barrier.h" nogil:
     ctypedef struct rml_barrier:
         pass
@@ -26,6 +37,7 @@ cdef struct ProgramRecord:
     Body body
     void *args
     Py_ssize_t items
+    int operation
     bint last             # the last stage of its operation
     bint wait             # whether the threads wait for each other behind it
 
@@ -34,12 +46,22 @@ cdef struct ProgramState:
     int n_records
     rml_barrier barrier
     const int32_t *abort  # looked at before every operation
-    int stopped           # the operation at which the program was aborted, or -1
+    int stopped           # the record at which the program was aborted, or -1
+    double *seconds       # of every operation, or NULL: nobody wants to know
+    double clock          # when the operation before ended
+
+
+cdef void _take_time(ProgramState *s, int operation) noexcept nogil:
+    cdef double now = rml_clock()
+    s.seconds[operation] = now - s.clock
+    s.clock = now
 
 
 cdef void _work(ProgramState *s, int thread, int n_threads) noexcept nogil:
     cdef int i
     cdef ProgramRecord *r
+    if thread == 0 and s.seconds != NULL:
+        s.clock = rml_clock()
     for i in range(s.n_records):
         r = &s.records[i]
         if r.items <= 1:
@@ -51,10 +73,10 @@ cdef void _work(ProgramState *s, int thread, int n_threads) noexcept nogil:
         # One thread looks at the flag; the barrier shows the others what it saw.
         if thread == 0 and r.last and r.wait and s.abort[0]:
             s.stopped = i
-        if not r.wait:
-            continue
-        if n_threads > 1:
+        if r.wait and n_threads > 1:
             rml_barrier_wait(&s.barrier, n_threads)
+        if thread == 0 and r.last and s.seconds != NULL:
+            _take_time(s, r.operation)
         # Not ">= 0": thread 0 may be a stage ahead by now, and would wait there for the others.
         if s.stopped == i:
             return
@@ -81,7 +103,7 @@ cdef class Program:
 
     def __init__(self, list ops, int n_threads, abort):
         cdef Op op
-        cdef int n = 0, i = 0, s
+        cdef int n = 0, i = 0, k, s
         checks.array("abort", abort, (1,), "int32", writable=True)
         self.ops = ops
         self.abort = abort
@@ -91,10 +113,10 @@ cdef class Program:
         self.state.records = <ProgramRecord *>malloc(max(n, 1) * sizeof(ProgramRecord))
         if self.state.records == NULL:
             raise MemoryError("no memory for the records of a program")
-        for op in ops:
+        for k, op in enumerate(ops):
             for s in range(op.n_stages):
                 self.state.records[i] = ProgramRecord(
-                    op.stages[s].body, op.args, op.stages[s].items, s == op.n_stages - 1, True)
+                    op.stages[s].body, op.args, op.stages[s].items, k, s == op.n_stages - 1, True)
                 i += 1
         for i in range(n - 1):
             self.state.records[i].wait = (self.state.records[i].items > 1 or
@@ -105,11 +127,21 @@ cdef class Program:
     def __dealloc__(self):
         free(self.state.records)
 
-    def run(self):
-        """Run all operations; return whether they all ran (False after an abort)."""
+    def run(self, seconds=None):
+        """Run all operations; return whether they all ran (False after an abort).
+
+        Parameters
+        ----------
+        seconds : (n_operations,) float64 array, optional
+            Gets the time of every operation, waiting for the slowest thread included.
+        """
         cdef Op op
         cdef ProgramState *state = &self.state
         cdef int n = self.n_threads
+        state.seconds = NULL
+        if seconds is not None:
+            checks.array("seconds", seconds, (len(self.ops),), "float64", writable=True)
+            state.seconds = <double *>cnp.PyArray_DATA(seconds)
         for op in self.ops:
             op.prepare(n)
         state.stopped = -1

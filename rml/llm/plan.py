@@ -13,19 +13,20 @@ the place to look at what a model computes.
 import os
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rml import _kernels
-from rml._kernels.block_formats import FORMATS
 from rml._kernels.threads import running_threads
+from rml.errors import ArgumentError
+from rml.limits import Limits
+from rml.llm.operation import Operation
+from rml.llm.profile import Profile, Timing
 
-__all__ = ["Aborted", "Operation", "Plan", "Timing"]
+__all__ = ["Aborted", "Plan"]
 
 # One computation at a time in a process: two teams of threads on the same processors are slower
 # than one after the other. Held for one step or one part of a prompt.
@@ -38,90 +39,6 @@ os.register_at_fork(
 
 class Aborted(Exception):  # noqa: N818  (nothing went wrong: somebody asked for it)
     """A step was given up because its abort flag was set; never shown to users."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One record of a plan.
-
-    Attributes
-    ----------
-    kernel : str
-        Name of the kernel, a key of ``rml._kernels.KERNELS``.
-    label : str
-        What it is in the model, e.g. ``"layer 3: query, key, value"``.
-    args, kwargs : tuple, dict
-        What the kernel is called with.
-    """
-
-    kernel: str
-    label: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    def weights(self) -> Iterator[Any]:
-        """All weight matrices among the arguments."""
-        for value in self.args:
-            for item in value if isinstance(value, list | tuple) else (value,):
-                if hasattr(item, "rows") and hasattr(item, "type"):
-                    yield item
-
-    @property
-    def weight_bytes(self) -> int:
-        """Stored bytes of the weights that the operation multiplies, with experts at most."""
-        if self.kernel == "embed":  # a gather: only the rows of the tokens are read
-            ids, weight = self.args[:2]
-            return len(ids) * FORMATS[weight.type].row_bytes(weight.cols)
-        total = sum(int(w.data.nbytes) for w in self.weights())
-        if self.kernel == "mix_experts":  # each choice of a token needs one expert
-            n_experts, n_choices = len(self.args[1]), int(self.args[4].size)
-            return total * min(n_choices, n_experts) // n_experts
-        return total
-
-    @property
-    def products(self) -> int:
-        """Multiplications of weights with inputs."""
-        if self.kernel == "embed":
-            return 0
-        of_a_token = sum(int(w.rows) * int(w.cols) for w in self.weights())
-        if self.kernel == "mix_experts":
-            of_an_expert = of_a_token // len(self.args[1])
-            return of_an_expert * int(self.args[4].size)
-        return of_a_token * len(self.args[0])
-
-    def describe(self) -> str:
-        """Render kernel, shapes and types on one line."""
-        return f"{self.kernel:<12} {self.label:<34} {', '.join(_shapes(self.args))}"
-
-
-def _shapes(values: tuple[Any, ...] | list[Any]) -> Iterator[str]:
-    for value in values:
-        if isinstance(value, np.ndarray):
-            yield f"{value.dtype}{list(value.shape)}"
-        elif isinstance(value, list | tuple):
-            for text, same in groupby(_shapes(value)):  # the matrices of many experts are one
-                n = len(list(same))
-                yield text if n == 1 else f"{n} x {text}"
-        elif hasattr(value, "rows"):
-            yield f"{value.type}[{value.rows}, {value.cols}]"
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Time of one operation of a plan, see `Plan.profile`."""
-
-    operation: Operation
-    seconds: float
-
-    @property
-    def gigabytes_per_second(self) -> float:
-        """Rate at which the weights were read."""
-        return self.operation.weight_bytes / self.seconds / 1e9
-
-    @property
-    def gigaproducts_per_second(self) -> float:
-        """Rate of multiplications."""
-        return self.operation.products / self.seconds / 1e9
 
 
 class Plan:
@@ -160,7 +77,7 @@ class Plan:
                 return self._run_definitions()
             threads = running_threads(self.n_threads)
             if self._program is None or self._program.n_threads != threads:
-                self._program = self._compiled(threads)
+                self._program = self._compiled(threads, self.abort)
             return bool(self._program.run())
 
     def _run_definitions(self) -> bool:
@@ -170,35 +87,76 @@ class Plan:
                 return False
         return True
 
-    def _compiled(self, n_threads: int) -> Any:  # noqa: ANN401
+    def _compiled(self, n_threads: int, abort: npt.NDArray[np.int32]) -> Any:  # noqa: ANN401
         twins: Any = _kernels.TWINS
         ops = [twins.OPS[op.kernel](*op.args, **op.kwargs) for op in self.operations]
-        return twins.Program(ops, n_threads, self.abort)
+        return twins.Program(ops, n_threads, abort)
 
-    def profile(self, repeats: int = 5) -> list[Timing]:
-        """Time each operation on its own, the best of `repeats` runs.
+    def profile(self, repeats: int = 5, limits: Limits | None = None) -> Profile:
+        """Run all operations in order and time each; the fastest of `repeats` runs counts.
 
-        The arrays of the plan are overwritten, so a profile belongs between sequences.
+        In a run as in a real step, an operation's weights come from where the others have left
+        them: a small matrix that is alone read again and again would seem faster than it is.
+
+        Parameters
+        ----------
+        repeats : int
+            Runs.
+        limits : Limits, optional
+            What the machine can do with as many threads, from `rml.limits.measure`; without them
+            no timing knows its share of the limit.
+
+        Returns
+        -------
+        Profile
+            A list with the `Timing` of each operation; ``print`` shows it as a table.
+
+        Raises
+        ------
+        ArgumentError
+            If `repeats` is less than 1.
+
+        Notes
+        -----
+        The arrays of the plan are overwritten, so a profile belongs between sequences. `abort` is
+        not looked at.
         """
-        timings = []
+        if repeats < 1:
+            raise ArgumentError(f"repeats is {repeats}, but at least 1 is needed")
+        best, seconds = float("inf"), np.zeros(len(self))
         with _engine:
-            threads = running_threads(self.n_threads)
-            for operation in self.operations:
-                call = self._single(operation, threads)
-                best = float("inf")
-                for _ in range(repeats):
-                    start = time.perf_counter()
-                    call()
-                    best = min(best, time.perf_counter() - start)
-                timings.append(Timing(operation, best))
-        return timings
+            run = self._timed_run()
+            for _ in range(repeats):
+                start = time.perf_counter()
+                times = run()
+                whole = time.perf_counter() - start
+                if whole < best:
+                    best, seconds = whole, times.copy()
+            timings = [
+                Timing.of(operation, float(t), limits)
+                for operation, t in zip(self.operations, seconds, strict=True)
+            ]
+        return Profile(timings, best, limits)
 
-    def _single(self, operation: Operation, n_threads: int) -> Any:  # noqa: ANN401
-        if _kernels.TWINS is None:
-            kernel = _kernels.DEFINITIONS[operation.kernel]
-            return lambda: kernel(*operation.args, **operation.kwargs)
-        op = _kernels.TWINS.OPS[operation.kernel](*operation.args, **operation.kwargs)
-        return lambda: op.run(n_threads)
+    def _timed_run(self) -> Callable[[], npt.NDArray[np.float64]]:
+        """Return what runs all operations and returns the seconds of each, (n,)."""
+        seconds = np.zeros(len(self))
+        if _kernels.TWINS is not None:
+            program = self._compiled(running_threads(self.n_threads), np.zeros(1, np.int32))
+
+            def run() -> npt.NDArray[np.float64]:
+                program.run(seconds)
+                return seconds
+        else:
+
+            def run() -> npt.NDArray[np.float64]:
+                for i, operation in enumerate(self.operations):
+                    start = time.perf_counter()
+                    _kernels.DEFINITIONS[operation.kernel](*operation.args, **operation.kwargs)
+                    seconds[i] = time.perf_counter() - start
+                return seconds
+
+        return run
 
     def __len__(self) -> int:
         return len(self.operations)
