@@ -1,9 +1,9 @@
 """Build the compiled kernels: one extension module per instruction-set level.
 
 Everything else about the package is in pyproject.toml. The levels are built from one set of
-sources (`rml/_kernels/twins.pxi`) through two-line shims, each with its own compiler flags, and
-chosen when rml is imported by what the processor can do. Nothing installed is tuned to the
-machine that built it.
+sources (`rml/_kernels/twins.pxi`) through two-line shims, each with its own compiler flags
+(`rml/_kernels/levels.py`), and chosen when rml is imported by what the processor can do. Nothing
+installed is tuned to the machine that built it.
 
 Environment
 -----------
@@ -15,8 +15,10 @@ RML_DEBUG_KERNELS=1  bounds-checked kernels without optimization
 
 import os
 import platform
+import runpy
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -52,20 +54,18 @@ CFLAGS = [
     *os.environ.get("RML_CFLAGS", "").split(),
 ]
 
-AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2"]
-AVX512VNNI = [
-    *AVX2,
-    "-mavx512f",
-    "-mavx512bw",
-    "-mavx512dq",
-    "-mavx512vl",
-    "-mavx512vnni",
-    "-mprefer-vector-width=512",
-]
 
-LEVELS: dict[str, list[str]] = {"base": []}
-if platform.machine().lower() in {"x86_64", "amd64"}:
-    LEVELS |= {"avx2": AVX2, "avx512vnni": AVX512VNNI}
+def target() -> str:
+    """Name the machine to compile for: this one, or what a cross-compiling build sets."""
+    if sys.platform == "darwin":
+        # One processor, also where Python itself is built for two: each level has its own flags.
+        return os.environ.setdefault("ARCHFLAGS", f"-arch {platform.machine()}").split()[-1]
+    return sysconfig.get_platform().rpartition("-")[2]
+
+
+TABLE = runpy.run_path(str(KERNELS / "levels.py"))
+LEVELS: dict[str, list[str]] = TABLE["LEVELS"][TABLE["machine"](target())]
+IS_CROSS_BUILD = TABLE["machine"](target()) != TABLE["machine"]()
 
 OPENMP_PROBE = """
 #include <omp.h>
@@ -111,7 +111,7 @@ class BuildKernels(build_ext):
             )
 
     def openmp_works(self) -> bool:
-        """Compile, link and run a small OpenMP program."""
+        """Compile, link and (if it is for this machine) run a small OpenMP program."""
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "probe.c"
             source.write_text(OPENMP_PROBE)
@@ -121,11 +121,12 @@ class BuildKernels(build_ext):
                 )
                 program = Path(folder) / "probe"
                 self.compiler.link_executable(objects, str(program), extra_postargs=["-fopenmp"])
-                done = subprocess.run([program], timeout=60, check=False)
+                if not IS_CROSS_BUILD:
+                    subprocess.run([program], timeout=60, check=True)
             # Whatever goes wrong in a probe means "no".
             except Exception:  # noqa: BLE001
                 return False
-        return done.returncode == 0
+        return True
 
 
 def extensions() -> list[Extension]:

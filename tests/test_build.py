@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rml._kernels import LEVELS, levels
+
 pytest.importorskip("Cython", reason="building needs Cython")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +44,7 @@ def test_without_a_compiler_it_says_so_and_succeeds(source):
 
     assert done.returncode == 0, done.stderr
     assert "these compiled kernels could not be built" in done.stderr
-    assert "_isa_base" in done.stderr
+    assert all(f"_isa_{level}" in done.stderr for level in LEVELS)
     assert "RML_REQUIRE_EXT=1 makes this an error" in done.stderr
     assert not list(source.rglob("*.so"))
 
@@ -62,3 +64,27 @@ def test_kernels_can_be_left_out(source):
 
 def test_nothing_is_tuned_to_the_building_machine():
     assert "march=native" not in (ROOT / "setup.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("platform", "machine"),
+    [("linux-x86_64", "x86_64"), ("linux-aarch64", "aarch64"), ("linux-riscv64", "other")],
+)
+def test_a_build_for_another_machine_takes_the_levels_of_that(source, platform, machine):
+    # Both are what cross-compiling builds set, the first on Linux, the second on macOS.
+    name = platform.partition("-")[2]
+    env = {"_PYTHON_HOST_PLATFORM": platform, "ARCHFLAGS": f"-arch {name}", "RML_NO_EXT": "1"}
+    code = (
+        "import runpy, setuptools; setuptools.setup = lambda **kwargs: None\n"
+        "print(*runpy.run_path('setup.py')['LEVELS'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=source,
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout.split() == list(levels.LEVELS[machine]), done.stderr

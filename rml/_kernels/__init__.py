@@ -12,8 +12,9 @@ kernels together:
 unset          the compiled twins if they were built, else the definitions and a warning
 =============  =======================================================================
 
-``RML_ISA`` (``base``, ``avx2``, ``avx512vnni``) forces a level; otherwise the best one that was
-built and that this processor can run is taken.
+``RML_ISA`` forces a level (``base``, ``avx2`` or ``avx512vnni`` on x86-64, ``neon`` or ``dotprod``
+on AArch64; see levels.py); otherwise the best one that was built and that this processor can run
+is taken.
 
 Attributes
 ----------
@@ -32,6 +33,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from rml._kernels import levels
 from rml._kernels.accumulate_py import accumulate
 from rml._kernels.add_py import add
 from rml._kernels.attention_py import attend
@@ -72,7 +74,7 @@ __all__ = [
     "store_kv",
 ]
 
-LEVELS = ("base", "avx2", "avx512vnni")  # the best one last
+LEVELS = tuple(levels.LEVELS[levels.machine()])  # of this machine, the best one last
 
 
 def built_levels() -> list[str]:

@@ -2,16 +2,19 @@
 
 import inspect
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from rml import _kernels
+from rml._kernels import levels
 
 BUILT = _kernels.built_levels()
 
@@ -109,14 +112,62 @@ def test_every_operation_of_a_program_is_a_kernel(twins):
     assert set(twins.module.OPS) <= set(_kernels.DEFINITIONS)
 
 
-@pytest.mark.skipif("base" not in BUILT, reason="nothing is compiled in this installation")
-@pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump is not installed")
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="not an x86-64 machine")
-@pytest.mark.parametrize("module", ["_isa_base", "_cpu"])
-def test_baseline_modules_have_no_wide_instructions(module):
+# What no processor of a kind needs to have: wider registers than the first level's on x86-64, and
+# on AArch64 what came after ARMv8.0 (dot products, rounding multiply-add, atomics in one
+# instruction, arithmetic on half-precision numbers).
+OPTIONAL = {
+    "x86_64": r"%[yz]mm\d|\tv[a-z]+",
+    "aarch64": r"\t(?:[su]dot|sqrdml[as]h|cas|swp|ld(?:add|clr|set)[a-z]*)\s"
+    r"|\tf(?!cvt)\w+\s.*\.[48]h",
+}
+OBJDUMP = shutil.which(f"{platform.machine()}-linux-gnu-objdump") or shutil.which("objdump")
+
+
+def optional_instructions(module):
     path = import_module(f"rml._kernels.{module}").__file__
-    text = subprocess.run(
-        ["objdump", "-d", path], capture_output=True, text=True, check=True
-    ).stdout
+    text = subprocess.run([OBJDUMP, "-d", path], capture_output=True, text=True, check=True).stdout
     assert len(text) > 10_000
-    assert not re.findall(r"%[yz]mm\d|\tv[a-z]+", text)
+    # The compiler's own helpers of this name ask the processor before they use such an atomic.
+    text = re.sub(r"<__aarch64_\w+>:\n(?:.+\n)*", "", text)
+    return re.findall(OPTIONAL[levels.machine()], text)
+
+
+@pytest.mark.skipif(not BUILT, reason="nothing is compiled in this installation")
+@pytest.mark.skipif(OBJDUMP is None, reason="objdump is not installed")
+@pytest.mark.skipif(levels.machine() not in OPTIONAL, reason="a machine with one level")
+def test_only_levels_that_are_asked_for_first_have_optional_instructions():
+    for module in (f"_isa_{_kernels.LEVELS[0]}", "_cpu"):
+        assert not optional_instructions(module), module
+    for level in _kernels.runnable_levels()[1:]:
+        assert optional_instructions(f"_isa_{level}"), level
+
+
+@pytest.mark.parametrize("machine", levels.LEVELS)
+def test_a_level_includes_those_before_it(machine):
+    names = list(levels.LEVELS[machine])
+    assert levels.LEVELS[machine][names[0]] == []
+    for lower, higher in pairwise(levels.LEVELS[machine].values()):
+        assert higher[: len(lower)] == lower
+        assert len(higher) > len(lower)
+
+
+def test_every_level_has_its_shim():
+    folder = Path(_kernels.__file__).parent
+    names = {name for table in levels.LEVELS.values() for name in table}
+    assert {path.stem for path in folder.glob("_isa_*.pyx")} == {f"_isa_{name}" for name in names}
+
+
+def test_machines_have_several_names(monkeypatch):
+    assert [levels.machine(name) for name in ("x86_64", "AMD64")] == ["x86_64"] * 2
+    assert [levels.machine(name) for name in ("aarch64", "arm64")] == ["aarch64"] * 2
+    assert [levels.machine(name) for name in ("armv7l", "riscv64", "i686", "")] == ["other"] * 4
+    monkeypatch.setattr(sys, "maxsize", 2**31 - 1)
+    assert [levels.machine(name) for name in ("x86_64", "aarch64")] == ["other"] * 2
+
+
+@pytest.mark.skipif(not BUILT, reason="nothing is compiled in this installation")
+def test_the_processor_runs_the_first_levels_of_its_machine():
+    supported = import_module("rml._kernels._cpu").supported_levels()
+    assert supported
+    assert supported == list(_kernels.LEVELS[: len(supported)])
+    assert set(_kernels.runnable_levels()) == set(supported) & set(BUILT)
