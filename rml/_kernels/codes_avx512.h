@@ -156,7 +156,7 @@ RML_INLINE __m512 negative(__m512 v) { return _mm512_sub_ps(_mm512_setzero_ps(),
     SCALES(NAME) {                                                                                         \
         const __m512i both = gather16(rows, offsets, 0);                                                   \
         for (int j = 0; j < UNITS_##NAME; ++j) _mm512_store_ps(d + j * 16, halves_to_floats(both));        \
-        if (HAS_MIN_##NAME) _mm512_store_ps(m, halves_to_floats(_mm512_srli_epi32(both, 16)));             \
+        if (MINIMA_##NAME) _mm512_store_ps(m, halves_to_floats(_mm512_srli_epi32(both, 16)));             \
     }
 
 /* The same at its end. */
@@ -265,18 +265,25 @@ RML_INLINE void staged_bits(const __m512i *bytes, int right, int mask, __m512i *
     for (int k = 0; k < 8; ++k) v[k] = bits_of_bytes(bytes[k], right, mask);
 }
 
-STAGE(Q2_K) { stage_bytes(rows + 16, row_bytes, 2, stage); }
-UNIT16(Q2_K) { staged_bits(stage + j / 4 * 8, 2 * (j % 4), 3, v); }
+enum { SCALES_Q2_K_AT = 16 }; /* in the stage, behind the pairs */
+
+STAGE(Q2_K) {
+    stage_bytes(rows + 16, row_bytes, 2, stage);
+    transpose16(rows, row_bytes, stage + SCALES_Q2_K_AT);
+}
+UNIT16(Q2_K) {
+    /* Two codes of two bits are multiplied at once: 3 * 15 stays in its byte. */
+    const __m512i two = field(stage[SCALES_Q2_K_AT + j / 2], j % 2 * 16, 0x0f0f);
+    const __m512i first = _mm512_and_si512(two, _mm512_set1_epi32(15)), second = _mm512_srli_epi32(two, 8);
+    const __m512i scale[2] = {upper_bits(first, first, 16), upper_bits(second, second, 16)};
+    staged_bits(stage + j / 4 * 8, 2 * (j % 4), 3, v);
+    for (int k = 0; k < 8; ++k) v[k] = _mm512_mullo_epi16(v[k], scale[k / 4]);
+}
 SCALES(Q2_K) {
     const __m512i both = gather16(rows, offsets, 80);
     const __m512 scale = halves_to_floats(both), min = negative(halves_to_floats(_mm512_srli_epi32(both, 16)));
-    for (int k = 0; k < 16; k += 4) {
-        const __m512i four = gather16(rows, offsets, k);
-        for (int i = 0; i < 4; ++i) {
-            store_scale(d, k + i, scale, field(four, 8 * i, 15));
-            store_scale(m, k + i, min, field(four, 8 * i + 4, 15));
-        }
-    }
+    for (int j = 0; j < 8; ++j) _mm512_store_ps(d + j * 16, scale);
+    for (int k = 0; k < 16; ++k) store_scale(m, k, min, field(stage[SCALES_Q2_K_AT + k / 4], k % 4 * 8 + 4, 15));
 }
 
 STAGE(Q3_K) { stage_bytes(rows, row_bytes, 3, stage); }

@@ -10,7 +10,7 @@
 /* Units [first, first + n) of a row: 32 codes of each, and two scales and minima (see formats.h). */
 static void rml_unpack(const uint8_t *row, int type, ptrdiff_t first, ptrdiff_t n, uint8_t *code, float *d, float *m) {
     switch (type) {
-#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN, SCALES)                             \
+#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES)                             \
     case ID:                                                                          \
         for (ptrdiff_t u = 0; u < n; ++u)                                             \
             unpack_##NAME(row, first + u, code + u * RML_UNIT, d + 2 * u, m + 2 * u); \
@@ -22,13 +22,13 @@ static void rml_unpack(const uint8_t *row, int type, ptrdiff_t first, ptrdiff_t 
 
 /* What becomes of codes, scales and minima. */
 typedef struct {
-    int bias, has_min, n_scales;
+    int bias, n_minima, n_scales;
 } rml_kind;
 
 static rml_kind rml_kind_of(int type) {
     switch (type) {
-#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN, SCALES) \
-    case ID: return (rml_kind){BIAS, HAS_MIN, SCALES};
+#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES) \
+    case ID: return (rml_kind){BIAS, MINIMA, SCALES};
         RML_QUANTIZED_FORMATS(X)
 #undef X
     }
@@ -54,13 +54,12 @@ RML_INLINE lanes load_codes(const uint8_t *code, int bias) {
 }
 
 /* Values of n units, rounded as the definition rounds: multiply, then add. */
-RML_INLINE void units_values(const uint8_t *code, const float *d, const float *m, ptrdiff_t n, int bias, int has_min,
+RML_INLINE void units_values(const uint8_t *code, const float *d, const float *m, ptrdiff_t n, int bias, int n_minima,
                              int n_scales, float *out) {
     for (ptrdiff_t u = 0; u < n; ++u)
         for (int i = 0; i < RML_UNIT; i += RML_LANES) {
-            const ptrdiff_t s = 2 * u + (n_scales == 2 ? i / 16 : 0);
-            const lanes v = load_codes(code + u * RML_UNIT + i, bias) * splat_lanes(d[s]);
-            store_lanes(out + u * RML_UNIT + i, has_min ? v + splat_lanes(m[s]) : v);
+            const lanes v = load_codes(code + u * RML_UNIT + i, bias) * splat_lanes(d[2 * u + i / 16 * (n_scales - 1)]);
+            store_lanes(out + u * RML_UNIT + i, n_minima ? v + splat_lanes(m[2 * u + i / 16 * (n_minima - 1)]) : v);
         }
 }
 
@@ -73,8 +72,8 @@ static void expand_units(const uint8_t *row, int type, ptrdiff_t n, float *out) 
         uint8_t code[PIECE * RML_UNIT];
         float d[2 * PIECE], m[2 * PIECE];
         rml_unpack(row, type, u, k, code, d, m);
-        if (kind.has_min)
-            units_values(code, d, m, k, kind.bias, 1, kind.n_scales, out);
+        if (kind.n_minima)
+            units_values(code, d, m, k, 0, kind.n_minima, kind.n_scales, out);
         else
             units_values(code, d, m, k, kind.bias, 0, kind.n_scales, out);
     }

@@ -79,7 +79,7 @@ cdef void experts_gather(void *p, Py_ssize_t start, Py_ssize_t stop, int thread)
         token = groups.slot[position] // a.k
         if a.floats:
             memcpy(rows + position * k, a.x + token * k, k * sizeof(float))
-        if inputs.columns:
+        if inputs.bytes:
             inputs.x = a.x + (token - position) * k  # its row `position` is the token's
             rml_quantize_row(&inputs, position)
 
@@ -155,10 +155,10 @@ cdef class MixExperts(Op):
     def __init__(self, x, gates, ups, downs, ids, weights, out, *, activation="silu",
                  compute="int8x2", Scratch scratch=None):
         cdef ExpertsArgs *a = &self.a
-        cdef int i, columns
+        cdef int i, code_bytes
         cdef Py_ssize_t slots, width, pass_tokens, n_out
         checks.mix_experts(x, gates, ups, downs, ids, weights, out, activation, compute)
-        columns = {"f32": 0, "int8": 1, "int8x2": 2}[compute]
+        code_bytes = {"f32": 0, "int8": 1, "int8x2": 2}[compute]
         self.owners = (x, gates, ups, downs, ids, weights, out)
         self.args = a
         a.x, a.weights, a.out = _f32(x), _f32(weights), _f32(out)
@@ -179,28 +179,27 @@ cdef class MixExperts(Op):
         a.inputs.n_tokens = a.hidden.n_tokens = slots
         a.inputs.k, a.hidden.k = x.shape[1], gates[0].rows
         in_types = {weight.type for part in (gates, ups) for weight in part}
-        a.inputs.columns = columns if in_types & set(checks.QUANTIZED_FORMATS) else 0
-        a.floats = a.inputs.columns == 0 or bool(in_types & set(checks.FLOAT_FORMATS))
-        a.hidden.columns = columns if any(w.type in checks.QUANTIZED_FORMATS for w in downs) else 0
+        a.inputs.bytes = code_bytes if in_types & set(checks.QUANTIZED_FORMATS) else 0
+        a.floats = a.inputs.bytes == 0 or bool(in_types & set(checks.FLOAT_FORMATS))
+        a.hidden.bytes = code_bytes if any(w.type in checks.QUANTIZED_FORMATS for w in downs) else 0
 
         self.scratch = scratch if scratch is not None else Scratch()
         a.scratch = &self.scratch.base
         width = max(n_out, a.inputs.k if a.floats else 0)
-        a.rows = max(_placed_bytes(a.inputs), _placed_bytes(a.hidden))
+        a.rows = max(rml_inputs_bytes(&a.inputs), rml_inputs_bytes(&a.hidden))
         a.middle = a.rows + _aligned(slots * width * 4)
         a.groups = a.middle + _aligned(slots * a.hidden.k * 4)
         a.shared = a.groups + _aligned(rml_groups_bytes(a.n_experts, slots))
         pass_tokens = min(slots, <Py_ssize_t>RML_PASS_TOKENS)
         a.strip = _aligned(pass_tokens * RML_ROWS * 4)
         a.per_thread = 2 * a.strip + max(
-            rml_rows_scratch(a.inputs.k, pass_tokens, a.inputs.columns),
-            rml_rows_scratch(a.hidden.k, pass_tokens, a.hidden.columns))
+            rml_rows_scratch(a.inputs.k, pass_tokens), rml_rows_scratch(a.hidden.k, pass_tokens))
         self.scratch_shared, self.scratch_per_thread = a.shared, a.per_thread
 
         self.add_stage(experts_group, 1)
         self.add_stage(experts_gather, slots)
         self.add_stage(experts_gate_up, a.n_experts * _row_groups(a.hidden.k))
-        if a.hidden.columns:
+        if a.hidden.bytes:
             self.add_stage(experts_quantize_hidden, slots)
         self.add_stage(experts_down, a.n_experts * _row_groups(n_out))
         self.add_stage(experts_add, a.n_tokens)

@@ -2,10 +2,10 @@
  *
  * RML_QUANTIZED_FORMATS is the one list of quantized formats that the twins know. For each:
  *
- *     X(NAME, id, values in a block, bytes of a block, bias, has a minimum, scales per 32 values)
+ *     X(NAME, id, values in a block, bytes of a block, bias, minima and scales per 32 values)
  *
  * A block is one or more units of 32 values. `unpack_NAME` gives one unit of a row as unsigned
- * codes and one or two scales and minima (two: one for each half of the unit):
+ * codes, one or two scales, and none, one or two minima (two: one for each half of the unit):
  *
  *     value = scale * (code - bias) + minimum
  *
@@ -29,7 +29,7 @@
     X(IQ4_NL, 20, 32, 18, 128, 0, 1)   \
     X(MXFP4, 39, 32, 17, 12, 0, 1)     \
     X(NVFP4, 40, 64, 36, 12, 0, 2)     \
-    X(Q2_K, 10, 256, 84, 0, 1, 2)      \
+    X(Q2_K, 10, 256, 84, 0, 2, 1)      \
     X(Q3_K, 11, 256, 110, 4, 0, 2)     \
     X(Q4_K, 12, 256, 144, 0, 1, 1)     \
     X(Q5_K, 13, 256, 176, 0, 1, 1)     \
@@ -48,13 +48,13 @@
 enum { RML_F32 = 0, RML_F16 = 1, RML_F64 = 28, RML_BF16 = 30 };
 enum { RML_UNIT = 32 };
 
-#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN, SCALES) \
+#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES) \
     enum {                                                \
         ID_##NAME = ID,                                   \
         UNITS_##NAME = LENGTH / 32, /* of a block */      \
         BYTES_##NAME = BYTES,                             \
         BIAS_##NAME = BIAS,                               \
-        HAS_MIN_##NAME = HAS_MIN,                         \
+        MINIMA_##NAME = MINIMA, /* of a unit */         \
         SCALES_##NAME = SCALES /* of a unit */            \
     };
 RML_QUANTIZED_FORMATS(X)
@@ -66,7 +66,7 @@ typedef struct {
     int id, length, n_bytes;
 } rml_format_entry;
 
-#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN, SCALES) {#NAME, ID, LENGTH, BYTES},
+#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES) {#NAME, ID, LENGTH, BYTES},
 static const rml_format_entry rml_formats[] = {RML_QUANTIZED_FORMATS(X)};
 #undef X
 enum { RML_N_FORMATS = sizeof rml_formats / sizeof rml_formats[0] };

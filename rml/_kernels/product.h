@@ -3,44 +3,42 @@
 #define RML_PRODUCT_H
 
 #include "activation.h"
-#include "product_avx512.h"
 #include "product_f32.h"
-#include "product_int8.h"
+#if defined(__AVX512VNNI__)
+#include "product_avx512.h"
+#define RML_INTEGER_ROWS(NAME) int8_rows32_##NAME
+#else
+#include "product_pairs.h"
+#define RML_INTEGER_ROWS(NAME) pair_rows_##NAME
+#endif
 
 enum { RML_PASS_TOKENS = 512 }; /* tokens that share one expansion of the weights */
 
 RML_INLINE int rml_is_quantized(int type) { return type != RML_F32 && type != RML_F16 && type != RML_F64 && type != RML_BF16; }
 
 /* Scratch bytes of one thread for `rml_rows`, beside its strips. */
-static ptrdiff_t rml_rows_scratch(ptrdiff_t k, ptrdiff_t n_tokens, int columns) {
-    ptrdiff_t bytes = f32_scratch(k, n_tokens) * (ptrdiff_t)sizeof(float);
-    if (int8_scratch(k) > bytes) bytes = int8_scratch(k);
+static ptrdiff_t rml_rows_scratch(ptrdiff_t k, ptrdiff_t n_tokens) {
+    const ptrdiff_t floats = f32_scratch(k, n_tokens) * (ptrdiff_t)sizeof(float);
 #if defined(__AVX512VNNI__)
-    if (avx512_scratch(n_tokens, columns) > bytes) bytes = avx512_scratch(n_tokens, columns);
+    const ptrdiff_t integers = avx512_scratch(k, n_tokens);
+#else
+    const ptrdiff_t integers = pair_scratch();
 #endif
-    return (bytes + 63) & ~(ptrdiff_t)63;
+    return whole_lines(integers > floats ? integers : floats);
 }
 
 /* y[t][r] of rows [row, row + n), n <= 32, and tokens [t0, t1) into strip (t1 - t0, 32). */
 static void rml_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_inputs *in, ptrdiff_t t0,
                      ptrdiff_t t1, float *strip, char *scratch) {
-    if (in->columns == 0 || !rml_is_quantized(w->type)) {
-        f32_rows(w, row, n, in->x + t0 * in->k, t1 - t0, strip, (float *)scratch);
-        return;
-    }
-#if defined(__AVX512VNNI__)
-    if (w->rows >= 16) {
+    if (in->bytes)
         switch (w->type) {
-#define X(NAME, ID, LENGTH, BYTES, BIAS, HAS_MIN, SCALES)                          \
-    case ID: int8_rows32_##NAME(w, row, n, in, t0, t1, strip, scratch); return;
+#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES) \
+    case ID: RML_INTEGER_ROWS(NAME)(w, row, n, in, t0, t1, strip, scratch); return;
             RML_QUANTIZED_FORMATS(X)
 #undef X
         }
-    }
-#endif
-    int8_rows_each(w, row, n, in, t0, t1, strip, scratch);
+    f32_rows(w, row, n, in->x + t0 * in->k, t1 - t0, strip, (float *)scratch);
 }
-
 /* out[t][r] = strip + bias; `out` points at row `row` of token t0, `stride` floats a token. */
 static void rml_store_strip(const float *strip, ptrdiff_t n_tokens, int n, const float *bias, float *out,
                             ptrdiff_t stride) {

@@ -2,7 +2,7 @@
 
 Inputs are quantized once for all matrices of a call (first stage, an item is a token); then every
 group of 32 rows of every matrix is an item of the second stage. The inner loops are in
-product_f32.h, product_int8.h and product_avx512.h; the three kernels differ in what they do with
+product_avx512.h, product_pairs.h and product_f32.h; the three kernels differ in what they do with
 a finished strip of results.
 """
 
@@ -20,13 +20,11 @@ cdef extern from "product.h" nogil:
     ctypedef struct rml_inputs:
         const float *x
         Py_ssize_t n_tokens, k
-        int columns
-        int8_t *codes
-        float *scales
-        int32_t *sums
-        float *totals
+        int bytes
+    Py_ssize_t rml_inputs_bytes(const rml_inputs *inputs)
+    void rml_place_inputs(rml_inputs *inputs, char *p)
     void rml_quantize_row(const rml_inputs *inputs, Py_ssize_t t)
-    Py_ssize_t rml_rows_scratch(Py_ssize_t k, Py_ssize_t n_tokens, int columns)
+    Py_ssize_t rml_rows_scratch(Py_ssize_t k, Py_ssize_t n_tokens)
     void rml_rows(const rml_matrix *w, Py_ssize_t row, int n, const rml_inputs *inputs, Py_ssize_t t0,
                   Py_ssize_t t1, float *strip, char *scratch)
     void rml_store_strip(const float *strip, Py_ssize_t n_tokens, int n, const float *bias, float *out,
@@ -63,25 +61,9 @@ cdef inline Py_ssize_t _aligned(Py_ssize_t nbytes) noexcept nogil:
     return (nbytes + 63) & ~<Py_ssize_t>63
 
 
-cdef Py_ssize_t _placed_bytes(rml_inputs inputs) noexcept nogil:
-    """Bytes that `_placed` lays out."""
-    cdef Py_ssize_t columns = inputs.n_tokens * inputs.columns
-    cdef Py_ssize_t units = inputs.k // RML_UNIT
-    return _aligned(columns * inputs.k) + 2 * _aligned(columns * units * 4) + _aligned(columns * units * 8)
-
-
 cdef rml_inputs _placed(rml_inputs inputs, char *p) noexcept nogil:
     """The inputs, with their quantized form laid out in scratch memory from `p` on."""
-    cdef Py_ssize_t columns = inputs.n_tokens * inputs.columns
-    cdef Py_ssize_t units = inputs.k // RML_UNIT
-    if inputs.columns:
-        inputs.codes = <int8_t *>p
-        p += _aligned(columns * inputs.k)
-        inputs.scales = <float *>p
-        p += _aligned(columns * units * 4)
-        inputs.sums = <int32_t *>p
-        p += _aligned(columns * units * 8)
-        inputs.totals = <float *>p
+    rml_place_inputs(&inputs, p)
     return inputs
 
 
@@ -141,12 +123,12 @@ cdef class Product(Op):
                     Scratch scratch) except -1:
         """Each job is (weight, up or None, bias or None, out); everything has been checked."""
         cdef Py_ssize_t tokens = x.shape[0], k = x.shape[1], items = 0, pass_tokens
-        cdef int columns = {"f32": 0, "int8": 1, "int8x2": 2}[compute]
+        cdef int code_bytes = {"f32": 0, "int8": 1, "int8x2": 2}[compute]
         cdef int i
         cdef Job *job
         if not any(w is not None and w.type in checks.QUANTIZED_FORMATS
                    for weight, up, _, _ in jobs for w in (weight, up)):
-            columns = 0
+            code_bytes = 0
         self.a.jobs = <Job *>malloc(len(jobs) * sizeof(Job))
         if self.a.jobs == NULL:
             raise MemoryError("no memory for the records of a product")
@@ -167,18 +149,18 @@ cdef class Product(Op):
         self.a.inputs.x = _f32(x)
         self.a.inputs.n_tokens = tokens
         self.a.inputs.k = k
-        self.a.inputs.columns = columns
+        self.a.inputs.bytes = code_bytes
         self.owners = (x, jobs)
         self.args = &self.a
         self.scratch = scratch if scratch is not None else Scratch()
         self.a.scratch = &self.scratch.base
         pass_tokens = min(tokens, <Py_ssize_t>RML_PASS_TOKENS)
-        self.scratch_shared = _placed_bytes(self.a.inputs)
+        self.scratch_shared = rml_inputs_bytes(&self.a.inputs)
         self.a.strip = _aligned(pass_tokens * RML_ROWS * 4)
-        self.scratch_per_thread = 2 * self.a.strip + rml_rows_scratch(k, pass_tokens, columns)
+        self.scratch_per_thread = 2 * self.a.strip + rml_rows_scratch(k, pass_tokens)
         self.a.shared = self.scratch_shared
         self.a.per_thread = self.scratch_per_thread
-        if columns:
+        if code_bytes:
             self.add_stage(quantize_tokens, tokens)
         self.add_stage(product_rows, items)
         return 0

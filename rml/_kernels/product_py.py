@@ -13,9 +13,9 @@ Weights stay as stored; how the product is computed is one of three modes (`comp
         y = y + minimum_b * (s_b * sum(q_b))        # formats with a minimum
 
 ``"int8x2"``
-    The rounding error ``x - s * q`` is rounded to 8 bits again and goes through the same sums as
-    a second column with an accumulator of its own; the two are added at the end. The minimum is
-    multiplied with both columns at once.
+    The same with 16-bit codes, of which a twin may multiply the two bytes one after the other:
+    ``q = 256 * high + low``, where `high` is the 8-bit rounding and `low` what it left over, in
+    256ths of its step. The weights are read once for both.
 ``"f32"``
     Weights are expanded and multiplied in float32 in sixteen lanes: lane i adds the products of
     columns i, i + 16, i + 32, ... in that order; the lanes are added as a tree (i with i + 8,
@@ -36,67 +36,67 @@ from rml._kernels.dequant_py import dequantize, unpack
 __all__ = ["product", "quantize_inputs"]
 
 F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
 
 INPUT_UNIT = 32  # inputs that share one scale
+LARGEST_CODE = {"int8": np.float32(127), "int8x2": np.float32(127 * 256)}
 LANES = 16
 ROWS = 256  # rows expanded at a time, to keep intermediate arrays small
 
 
-def quantize_inputs(x: F32, columns: int) -> tuple[F32, F32]:
-    """Round inputs to 8-bit codes, 32 of them with one scale.
+def quantize_inputs(x: F32, compute: str) -> tuple[F64, F32]:
+    """Round inputs to integers, 32 of them with one scale.
 
     Parameters
     ----------
     x : (T, K) float32
         K a multiple of 32.
-    columns : int
-        1 for the codes of `x`; 2 to round what the first rounding left over as well.
+    compute : str
+        ``"int8"`` or ``"int8x2"``.
 
     Returns
     -------
-    codes : (columns, T, K / 32, 32) float32
-        Whole numbers from -127 to 127.
-    scales : (columns, T, K / 32) float32
-        ``max(abs(x)) / 127`` of each unit. Where that is too small for its reciprocal to be
-        finite, all codes are zero. A NaN or an infinity in a unit makes its scale one too.
+    codes : (T, K / 32, 32) float64
+        Whole numbers of a size up to 127, or 127 * 256.
+    scales : (T, K / 32) float32
+        ``max(abs(x))`` of each unit, divided by that number. Where that is too small for its
+        reciprocal to be finite, all codes are zero. A NaN or an infinity in a unit makes its
+        scale one too.
     """
-    rest = x.reshape(x.shape[0], -1, INPUT_UNIT)
-    codes, scales = [], []
-    for _ in range(columns):
-        scale = np.max(np.abs(rest), axis=2) / np.float32(127)
-        usable = scale >= np.finfo(np.float32).tiny
-        inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=usable)
-        with np.errstate(invalid="ignore"):
-            code = np.rint(rest * inverse[..., None])
-            rest = rest - scale[..., None] * code
-        codes.append(code)
-        scales.append(scale)
-    return np.stack(codes), np.stack(scales)
+    units = x.reshape(x.shape[0], -1, INPUT_UNIT)
+    scale = np.max(np.abs(units), axis=2) / LARGEST_CODE[compute]
+    usable = scale >= np.finfo(np.float32).tiny
+    inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=usable)
+    with np.errstate(invalid="ignore"):
+        codes = np.rint(units * inverse[..., None])
+    return codes.astype(np.float64), scale
 
 
-def _product_int8(x: F32, weight: checks.Matrix, columns: int) -> F32:
-    codes, scales = quantize_inputs(x, columns)
+def _product_int8(x: F32, weight: checks.Matrix, compute: str) -> F32:
+    codes, scales = quantize_inputs(x, compute)
     row_bytes = FORMATS[weight.type].row_bytes(weight.cols)
-    y = np.empty((x.shape[0], weight.rows), np.float32)
+    y = np.zeros((x.shape[0], weight.rows), np.float32)
     for start in range(0, weight.rows, ROWS):
         stop = min(start + ROWS, weight.rows)
         units = unpack(weight.data[start * row_bytes : stop * row_bytes], weight.type)
         length = units.codes.shape[1]
         n_units = weight.cols // length
-        w = units.codes.reshape(-1, n_units, length).astype(np.float32)
-        q = codes.reshape(columns, len(x), n_units, length)
-        s = np.repeat(scales, INPUT_UNIT // length, axis=2)  # of each unit, (columns, T, units)
-        totals = (s * q.sum(axis=3)).sum(axis=0)
+        w = units.codes.reshape(-1, n_units, length).astype(np.float64)
+        q = codes.reshape(len(x), n_units, length)
+        s = np.repeat(scales, INPUT_UNIT // length, axis=1)  # of each unit, (T, units)
         scale = units.scale.reshape(-1, n_units)
-        # Exact: every partial sum is a whole number below 2^24.
-        dots = np.einsum("ctbk,rbk->bctr", q, w)
-        y_columns = np.zeros((columns, len(x), stop - start), np.float32)
+        if units.minimum is not None:
+            minima = units.minimum.reshape(stop - start, n_units, -1)
+            sums = q.reshape(len(x), n_units, minima.shape[2], -1).sum(axis=3)
+            totals = s[..., None] * sums.astype(np.float32)  # (T, units, minima of a unit)
+        # Whole numbers below 2^53, so these sums are exact: (units, T, R).
+        dots = q.transpose(1, 0, 2) @ w.transpose(1, 2, 0)
+        part = y[:, start:stop]
         for b in range(n_units):
-            y_columns += dots[b] * (scale[:, b] * s[:, :, b, None])
+            part += dots[b].astype(np.float32) * (scale[:, b] * s[:, b, None])
             if units.minimum is not None:
-                minimum = units.minimum.reshape(-1, n_units)[:, b]
-                y_columns[0] += minimum * totals[:, b, None]
-        y[:, start:stop] = y_columns.sum(axis=0)
+                for h in range(minima.shape[2]):
+                    part += minima[:, b, h] * totals[:, b, h, None]
     return y
 
 
@@ -140,4 +140,4 @@ def product(x: F32, weight: checks.Matrix, compute: str) -> F32:
     """
     if compute == "f32" or weight.type in checks.FLOAT_FORMATS:
         return _product_f32(x, weight)
-    return _product_int8(x, weight, 2 if compute == "int8x2" else 1)
+    return _product_int8(x, weight, compute)

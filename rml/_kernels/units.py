@@ -21,7 +21,7 @@ class Units(NamedTuple):
 
     codes: I8  # (N, L), signed: the format's bias is already subtracted
     scale: F32  # (N,)
-    minimum: F32 | None  # (N,), None where the format has none
+    minimum: F32 | None  # (N,), or (N, 2): one for each half of a unit; None: the format has none
 
 
 def f16(blocks: U8, offset: int) -> F32:

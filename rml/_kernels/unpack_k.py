@@ -15,13 +15,16 @@ __all__ = ["iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq1_0", "tq2_0"]
 def q2_k(blocks: U8) -> Units:
     """16 bytes of scales and minima; 64 bytes of bit pairs; f16 scale and minimum of those.
 
-    A low nibble is a scale, the high one its minimum. code = pair, 16 to a scale.
+    A low nibble is the scale of 16 values, the high one their minimum. code = scale * pair: small
+    enough to be an integer, exact in float32 however it is multiplied, and then a unit of 32 has
+    one scale, that of the block.
     """
     scales, minima = blocks[:, :16] & 15, blocks[:, :16] >> 4
+    codes = pairs(blocks[:, 16:80]).reshape(-1, 16, 16) * scales[:, :, None]
     return Units(
-        pairs(blocks[:, 16:80]).reshape(-1, 16).astype(np.int8),
-        scaled(f16(blocks, 80), scales),
-        -scaled(f16(blocks, 82), minima),
+        codes.reshape(-1, 32).astype(np.int8),
+        f16(blocks, 80).repeat(8),
+        -scaled(f16(blocks, 82), minima).reshape(-1, 2),
     )
 
 

@@ -76,8 +76,8 @@ def scratch_bytes(config: ModelConfig, n_tokens: int) -> int:
 
     Counted are the residual stream and its normalized copy (twice, where branches are normalized
     before they are added), queries, keys, values and the attention's output, the gate, cosines and
-    sines, all in f32, and the inputs of the widest product as 8-bit codes in two columns with one
-    f32 scale for each 32 of them. With experts, a token has the router's scores, its choices and
+    sines, all in f32, and the inputs of the widest product as 16-bit codes with a scale, a total
+    and two sums for each 32 of them. With experts, a token has the router's scores, its choices and
     their weights, and for each choice a gate, an output and the codes of the wider of the two.
     """
     streams = 3 if config.sandwich_norms else 2
@@ -93,7 +93,7 @@ def scratch_bytes(config: ModelConfig, n_tokens: int) -> int:
     else:
         values += config.d_ffn
         widest = max(widest, config.d_ffn)
-    codes = 2 * (widest + 4 * ((widest + 31) // 32))
+    codes = 2 * widest + 16 * ((widest + 31) // 32)
     return n_tokens * (4 * values + codes) + 4 * config.n_vocab
 
 

@@ -69,8 +69,8 @@ def _seen(x: F32, matrix: Matrix, mode: str) -> F64:
     """Round inputs as the kernel does."""
     if mode == "f32" or matrix.type in FLOAT_FORMATS:
         return x.astype(np.float64)
-    codes, scales = quantize_inputs(x, 2 if mode == "int8x2" else 1)
-    seen: F64 = (codes.astype(np.float64) * scales[..., None]).sum(axis=0).reshape(x.shape)
+    codes, scales = quantize_inputs(x, mode)
+    seen: F64 = (codes * scales[..., None]).reshape(x.shape)
     return seen
 
 

@@ -275,7 +275,7 @@ def product64(x, error, weight, exact, compute):
         # Half a step of a unit's inputs; then 2 roundings of a half unit's scale, 3 of its minimum
         # and 2 sums. Code * scale and minimum alone can each exceed their sum, up to three times.
         unit = size.reshape(len(x), -1, 32).max(axis=2)
-        steps = {"int8": 127, "int8x2": 127 * 254}[compute]
+        steps = {"int8": 127, "int8x2": 127 * 256}[compute]
         error = error + np.repeat(unit / steps / 2, 32, axis=1)
         terms = np.abs(exact).max() * 3 * size.sum(axis=1, keepdims=True)
         rounding = (2 * weight.cols / 16 + 6) * U * terms
