@@ -111,4 +111,10 @@ static void rml_expand(const uint8_t *row, int type, ptrdiff_t n, float *out) {
     }
 }
 
+/* Expand `n` values of row `row` from column `from` on; both are whole blocks. */
+static void rml_expand_from(const rml_matrix *w, ptrdiff_t row, ptrdiff_t from, ptrdiff_t n, float *out) {
+    /* A row is whole blocks, so its bytes are to its columns as those of a block to its values. */
+    rml_expand(w->data + row * w->row_bytes + from * w->row_bytes / w->cols, w->type, n, out);
+}
+
 #endif

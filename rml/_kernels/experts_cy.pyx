@@ -178,6 +178,7 @@ cdef class MixExperts(Op):
         slots, n_out = a.n_tokens * a.k, out.shape[1]
         a.inputs.n_tokens = a.hidden.n_tokens = slots
         a.inputs.k, a.hidden.k = x.shape[1], gates[0].rows
+        a.inputs.stride, a.hidden.stride = a.inputs.k, a.hidden.k
         in_types = {weight.type for part in (gates, ups) for weight in part}
         a.inputs.bytes = code_bytes if in_types & set(checks.QUANTIZED_FORMATS) else 0
         a.floats = a.inputs.bytes == 0 or bool(in_types & set(checks.FLOAT_FORMATS))

@@ -43,7 +43,16 @@ RML_INLINE f32x16 rml_load_half16(const void *p) {
     return u.v;
 }
 
-/* Sixteen BF16 values at any address: the upper halves of float32. */
+/* A register's worth of BF16 values at any address: the upper halves of float32. */
+RML_INLINE lanes load_bf16_lanes(const void *p) {
+    typedef uint16_t short_lanes __attribute__((vector_size(2 * RML_LANES)));
+    typedef uint32_t uint_lanes __attribute__((vector_size(4 * RML_LANES)));
+    short_lanes codes;
+    memcpy(&codes, p, sizeof codes);
+    return (lanes)(__builtin_convertvector(codes, uint_lanes) << 16);
+}
+
+/* Sixteen BF16 values at any address. */
 RML_INLINE f32x16 rml_load_bf16_16(const void *p) {
     u16x16 h;
     memcpy(&h, p, sizeof h);

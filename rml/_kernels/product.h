@@ -18,7 +18,7 @@ RML_INLINE int rml_is_quantized(int type) { return type != RML_F32 && type != RM
 
 /* Scratch bytes of one thread for `rml_rows`, beside its strips. */
 static ptrdiff_t rml_rows_scratch(ptrdiff_t k, ptrdiff_t n_tokens) {
-    const ptrdiff_t floats = f32_scratch(k, n_tokens) * (ptrdiff_t)sizeof(float);
+    const ptrdiff_t floats = f32_scratch(k) * (ptrdiff_t)sizeof(float);
 #if defined(__AVX512VNNI__)
     const ptrdiff_t integers = avx512_scratch(k, n_tokens);
 #else
@@ -37,7 +37,7 @@ static void rml_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_inputs
             RML_QUANTIZED_FORMATS(X)
 #undef X
         }
-    f32_rows(w, row, n, in->x + t0 * in->k, t1 - t0, strip, (float *)scratch);
+    f32_rows(w, row, n, in->x + t0 * in->stride, in->stride, t1 - t0, strip, (float *)scratch);
 }
 /* out[t][r] = strip + bias; `out` points at row `row` of token t0, `stride` floats a token. */
 static void rml_store_strip(const float *strip, ptrdiff_t n_tokens, int n, const float *bias, float *out,

@@ -1,7 +1,7 @@
 """Twin of product_py: rows of the weights in groups of 32, each with all tokens.
 
-Inputs are quantized once for all matrices of a call (first stage, an item is a token); then every
-group of 32 rows of every matrix is an item of the second stage. The inner loops are in
+Inputs are prepared once for all matrices of a call (first stage, an item is a token): quantized, or
+laid out for the caches where many are multiplied in float32. Then every group of 32 rows of every matrix is an item of the second stage. The inner loops are in
 product_avx512.h, product_pairs.h and product_f32.h; the three kernels differ in what they do with
 a finished strip of results.
 """
@@ -11,6 +11,8 @@ cdef extern from "product.h" nogil:
         RML_UNIT
         RML_ROWS
         RML_PASS_TOKENS
+        F32_BLOCK
+        F32_PAD
         RML_SILU
         RML_GELU_TANH
     ctypedef struct rml_matrix:
@@ -19,7 +21,7 @@ cdef extern from "product.h" nogil:
         int type
     ctypedef struct rml_inputs:
         const float *x
-        Py_ssize_t n_tokens, k
+        Py_ssize_t n_tokens, k, stride
         int bytes
     Py_ssize_t rml_inputs_bytes(const rml_inputs *inputs)
     void rml_place_inputs(rml_inputs *inputs, char *p)
@@ -51,6 +53,7 @@ cdef struct ProductArgs:
     int n_jobs
     Ending ending
     int activation
+    bint spread           # inputs are copied to rows that are further apart
     char **scratch        # where the base pointer is kept: memory may move between runs
     Py_ssize_t shared     # bytes before the first thread's part
     Py_ssize_t per_thread
@@ -67,17 +70,29 @@ cdef rml_inputs _placed(rml_inputs inputs, char *p) noexcept nogil:
     return inputs
 
 
-cdef void quantize_tokens(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) noexcept nogil:
+cdef rml_inputs _prepared(ProductArgs *a) noexcept nogil:
+    """The inputs as the products take them."""
+    cdef rml_inputs inputs = _placed(a.inputs, a.scratch[0])
+    if a.spread:
+        inputs.x = <const float *>a.scratch[0]
+    return inputs
+
+
+cdef void prepare_tokens(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) noexcept nogil:
     cdef ProductArgs *a = <ProductArgs *>p
     cdef rml_inputs inputs = _placed(a.inputs, a.scratch[0])
+    cdef float *rows = <float *>a.scratch[0]
     cdef Py_ssize_t t
     for t in range(start, stop):
-        rml_quantize_row(&inputs, t)
+        if a.spread:
+            memcpy(rows + t * inputs.stride, inputs.x + t * inputs.k, inputs.k * sizeof(float))
+        else:
+            rml_quantize_row(&inputs, t)
 
 
 cdef void product_rows(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) noexcept nogil:
     cdef ProductArgs *a = <ProductArgs *>p
-    cdef rml_inputs inputs = _placed(a.inputs, a.scratch[0])
+    cdef rml_inputs inputs = _prepared(a)
     cdef char *own = a.scratch[0] + a.shared + thread * a.per_thread
     cdef float *strip = <float *>own
     cdef float *second = <float *>(own + a.strip)
@@ -150,18 +165,22 @@ cdef class Product(Op):
         self.a.inputs.n_tokens = tokens
         self.a.inputs.k = k
         self.a.inputs.bytes = code_bytes
+        self.a.spread = code_bytes == 0 and tokens > F32_BLOCK
+        self.a.inputs.stride = k + F32_PAD if self.a.spread else k
         self.owners = (x, jobs)
         self.args = &self.a
         self.scratch = scratch if scratch is not None else Scratch()
         self.a.scratch = &self.scratch.base
         pass_tokens = min(tokens, <Py_ssize_t>RML_PASS_TOKENS)
         self.scratch_shared = rml_inputs_bytes(&self.a.inputs)
+        if self.a.spread:
+            self.scratch_shared = _aligned(tokens * self.a.inputs.stride * sizeof(float))
         self.a.strip = _aligned(pass_tokens * RML_ROWS * 4)
         self.scratch_per_thread = 2 * self.a.strip + rml_rows_scratch(k, pass_tokens)
         self.a.shared = self.scratch_shared
         self.a.per_thread = self.scratch_per_thread
-        if code_bytes:
-            self.add_stage(quantize_tokens, tokens)
+        if code_bytes or self.a.spread:
+            self.add_stage(prepare_tokens, tokens)
         self.add_stage(product_rows, items)
         return 0
 

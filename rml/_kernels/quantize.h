@@ -20,8 +20,8 @@ typedef int16_t rml_code;
 #endif
 
 typedef struct {
-    const float *x;   /* (T, K) */
-    ptrdiff_t n_tokens, k;
+    const float *x;   /* (T, K), rows `stride` floats apart; K of them where they are quantized */
+    ptrdiff_t n_tokens, k, stride;
     int bytes;        /* of a code: 1: int8, 2: int8x2, 0: not quantized */
     /* bytes > 0; U = K / 32 units */
     rml_code *codes;  /* (T, K), with AVX-512 VNNI (T, bytes, K) */
