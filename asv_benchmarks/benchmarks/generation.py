@@ -69,6 +69,10 @@ class _Decoder:
         cache.size += len(ids)
         return self.logits
 
+    def step(self, token, cache):
+        cache.size += 1
+        return self.logits
+
 
 class Overhead:
     """A generation with a decoder that takes no time: everything else of a call and of a token."""

@@ -38,9 +38,12 @@ from rml._kernels.accumulate_py import accumulate
 from rml._kernels.add_py import add
 from rml._kernels.attention_py import attend
 from rml._kernels.checks import WEIGHT_FORMATS
+from rml._kernels.choose_py import choose
 from rml._kernels.dequant_py import dequantize, embed
 from rml._kernels.experts_py import mix_experts
 from rml._kernels.kv_store_py import store_kv
+from rml._kernels.largest_py import largest
+from rml._kernels.log_sum_exp_py import log_sum_exp
 from rml._kernels.matmul_glu_py import matmul_glu
 from rml._kernels.matmul_many_py import matmul_many
 from rml._kernels.merge_py import bpe_merge, spm_merge
@@ -61,8 +64,11 @@ __all__ = [
     "add",
     "attend",
     "bpe_merge",
+    "choose",
     "dequantize",
     "embed",
+    "largest",
+    "log_sum_exp",
     "matmul_glu",
     "matmul_many",
     "mix_experts",
@@ -136,8 +142,11 @@ DEFINITIONS: dict[str, Any] = {
     "add": add,
     "attend": attend,
     "bpe_merge": bpe_merge,
+    "choose": choose,
     "dequantize": dequantize,
     "embed": embed,
+    "largest": largest,
+    "log_sum_exp": log_sum_exp,
     "matmul_glu": matmul_glu,
     "matmul_many": matmul_many,
     "mix_experts": mix_experts,

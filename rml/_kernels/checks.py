@@ -81,21 +81,35 @@ def array(
     ArgumentError
         If the array differs in type, shape, layout or writability.
     """
-    wanted = np.dtype(dtype)
+    # A plan for a prompt of a new length asks this a thousand times, so what is right passes fast.
     if not isinstance(value, np.ndarray):
         raise ArgumentError(f"{name} is {type(value).__name__}, but a numpy array is needed")
-    if value.dtype != wanted:
+    wanted = _DTYPES.get(dtype) or np.dtype(dtype)
+    if value.dtype is not wanted and value.dtype != wanted:
         raise ArgumentError(f"{name} is {value.dtype}, but {wanted} is needed")
-    fits = value.ndim == len(shape) and all(
-        want is None or have == want for have, want in zip(value.shape, shape, strict=True)
-    )
-    if not fits:
+    if value.shape != shape and not _fits(value.shape, shape):
         text = ", ".join("any" if n is None else str(n) for n in shape)
         raise ArgumentError(f"{name} has shape {value.shape}, but ({text}) is needed")
-    if not value.flags.c_contiguous:
+    flags = value.flags
+    if not flags.c_contiguous:
         raise ArgumentError(f"{name} is not C-contiguous")
-    if writable and not value.flags.writeable:
+    if writable and not flags.writeable:
         raise ArgumentError(f"{name} is read-only, but the kernel writes to it")
+
+
+_DTYPES: dict[object, np.dtype[Any]] = {
+    kind: np.dtype(kind)
+    for kind in (np.uint8, np.int8, np.int32, np.int64, np.float16, np.float32, np.float64)
+}
+
+
+def _fits(have: Sequence[int], want: Sequence[int | None]) -> bool:
+    if len(have) != len(want):
+        return False
+    for n, wanted in zip(have, want, strict=True):  # a generator takes twice as long
+        if wanted is not None and n != wanted:
+            return False
+    return True
 
 
 def rms_norm(x: Array, weight: Array, out: Array, eps: float) -> None:
@@ -431,4 +445,38 @@ def expert_ids(ids: Array, n_experts: int) -> None:
     if ids.size and not (ids.min() >= 0 and ids.max() < n_experts):
         raise ArgumentError(
             f"ids hold {ids.min()} to {ids.max()}, but experts are 0 to {n_experts - 1}"
+        )
+
+
+def largest(values: Array, ids: Array, out: Array) -> None:
+    """Check the arguments of `largest`."""
+    array("values", values, (None,))
+    array("ids", ids, (None,), np.int64, writable=True)
+    array("out", out, ids.shape, writable=True)
+    if not 1 <= len(ids) <= len(values) < 2**32:
+        raise ArgumentError(
+            f"{len(ids)} of {len(values)} values are asked for; at least one and at most all can be"
+        )
+
+
+def log_sum_exp(values: Array, out: Array) -> None:
+    """Check the arguments of `log_sum_exp`."""
+    array("values", values, (None,))
+    array("out", out, (2,), np.float64, writable=True)
+    if not len(values):
+        raise ArgumentError("there are no values; at least one is needed")
+
+
+def choose(
+    logits: Array, out: Array, temperature: float, top_p: float, min_p: float, chance: float
+) -> None:
+    """Check the arguments of `choose`, except for the order of the logits."""
+    array("logits", logits, (None,))
+    array("out", out, (1,), np.int64, writable=True)
+    if not len(logits):
+        raise ArgumentError("there are no logits; at least one is needed")
+    if not (temperature > 0 and 0 <= top_p <= 1 and 0 <= min_p <= 1 and 0 <= chance < 1):
+        raise ArgumentError(
+            f"temperature={temperature}, top_p={top_p}, min_p={min_p}, chance={chance}: "
+            "a number is out of its range"
         )

@@ -14,5 +14,8 @@ include "attention_cy.pyx"
 include "kv_store_cy.pyx"
 include "merge_cy.pyx"
 include "limits_cy.pyx"
+include "largest_cy.pyx"
+include "log_sum_exp_cy.pyx"
+include "choose_cy.pyx"
 # Last: it names them all.
 include "program_cy.pyx"

@@ -9,26 +9,25 @@ time for that must stay far below a millisecond. Sums of probabilities are float
 cumulative.
 """
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from rml import _kernels
 from rml.errors import NumericError
 
-__all__ = ["Candidates", "Floats", "Ids", "largest"]
+__all__ = ["Candidates", "Floats", "Ids", "first_of_largest", "largest", "no_numbers"]
 
 Floats = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.intp]
-
-# `largest` looks at the maxima of this many groups before it looks at single values.
-_GROUPS = 1024
+Ids = npt.NDArray[np.int64]
 
 
 @lru_cache(maxsize=4)
 def _every_id(n: int) -> Ids:
-    ids = np.arange(n, dtype=np.intp)
+    ids = np.arange(n, dtype=np.int64)
     ids.flags.writeable = False
     return ids
 
@@ -39,17 +38,20 @@ class Candidates:
 
     Attributes
     ----------
-    ids : ndarray of intp, shape (n,)
+    ids : ndarray of int64, shape (n,)
         Token ids, n >= 1.
     logits : ndarray of float32, shape (n,)
         Their scores; minus infinity is a token that cannot be drawn. Not to be written to.
     descending : bool
         Whether the logits are sorted, the largest first.
+    known_top : float32 or None
+        The largest logit, where it is known without looking.
     """
 
     ids: Ids
     logits: Floats
     descending: bool = False
+    known_top: np.float32 | None = None
 
     @classmethod
     def of(cls, logits: Floats, position: int | None = None) -> "Candidates":
@@ -67,18 +69,21 @@ class Candidates:
         NumericError
             If a logit is NaN or plus infinity, or if none is finite.
         """
-        top = logits[logits.argmax()]  # NaN counts as the largest
-        if not np.isfinite(top):
-            where = "" if position is None else f" at position {position}"
-            raise NumericError(f"the logits{where} cannot be sampled: {_what_is_wrong(logits)}")
-        return cls(_every_id(len(logits)), logits)
+        top: np.float32 = logits[first_of_largest(logits, position)]
+        return cls(_every_id(len(logits)), logits, known_top=top)
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def at(self, chosen: Ids | npt.NDArray[np.bool_] | slice, *, descending: bool) -> "Candidates":
-        """Keep the candidates at some indices, or those where a mask is true."""
-        return Candidates(self.ids[chosen], self.logits[chosen], descending)
+    def where(self, kept: npt.NDArray[np.bool_]) -> "Candidates":
+        """Keep the candidates where a mask is true, in their order."""
+        indices = np.flatnonzero(kept)
+        ids = indices if self.ids is _every_id(len(self)) else self.ids[indices]
+        return Candidates(ids, self.logits[indices], self.descending)
+
+    def first(self, n: int) -> "Candidates":
+        """Keep the first `n`."""
+        return Candidates(self.ids[:n], self.logits[:n], self.descending)
 
     def with_logits(self, logits: Floats) -> "Candidates":
         """Give the same tokens other scores, in no known order."""
@@ -89,7 +94,7 @@ class Candidates:
 
         Returns
         -------
-        indices : ndarray of intp
+        indices : ndarray of int64
             Where the tokens that are present stand.
         present : ndarray of bool, shape of `ids`
             Which of `ids` are candidates.
@@ -106,8 +111,9 @@ class Candidates:
     @property
     def top(self) -> np.float32:
         """The largest logit."""
-        largest: np.float32 = self.logits[0] if self.descending else self.logits.max()
-        return largest
+        if self.descending:
+            return self.logits[0]  # type: ignore[no-any-return]  # numpy says Any of one element
+        return self.logits.max() if self.known_top is None else self.known_top
 
     def weights(self) -> Floats:
         """Softmax without its division: exp(logit - largest logit), shape (n,)."""
@@ -125,43 +131,46 @@ class Candidates:
         return weights
 
 
-def largest(values: Floats, k: int) -> Ids:
+def largest(values: Floats, k: int) -> tuple[Ids, Floats]:
     """Find the k largest values without sorting the rest.
-
-    Values are dealt into groups, and the k-th largest of the groups' maxima is a lower bound of the
-    k-th largest value: what does not reach it needs no sorting.
 
     Parameters
     ----------
     values : ndarray of float32, shape (n,)
-        No NaN among them.
+        NaN counts as larger than any number.
     k : int
         1 <= k <= n.
 
     Returns
     -------
-    ndarray of intp, shape (k,)
+    ids : ndarray of int64, shape (k,)
         Indices, the largest value first; of equals the smaller index first.
+    found : ndarray of float32, shape (k,)
+        The values there.
     """
-    rows = len(values) // _GROUPS
-    if rows > 1 and k <= _GROUPS // 4:
-        maxima = values[: rows * _GROUPS].reshape(rows, _GROUPS).max(axis=0)  # a column is a group
-        chosen = np.flatnonzero(values >= _kth_largest(maxima, k))
-    else:
-        chosen = np.arange(len(values), dtype=np.intp)
-    found = values[chosen]
-    if k < len(found):
-        reach = found >= _kth_largest(found, k)
-        chosen, found = chosen[reach], found[reach]
-    # `chosen` ascends, so a stable sort puts the smaller index first among equals.
-    first: Ids = chosen[np.argsort(-found, kind="stable")[:k]]
-    return first
+    ids, found = np.empty(k, np.int64), np.empty(k, np.float32)
+    _kernels.largest(values, ids, found)
+    return ids, found
 
 
-def _kth_largest(values: Floats, k: int) -> np.float32:
-    at = len(values) - k
-    kth: np.float32 = np.partition(values, at)[at]
-    return kth
+def first_of_largest(logits: Floats, position: int | None = None) -> int:
+    """Find the largest logit; of equals the first.
+
+    Raises
+    ------
+    NumericError
+        If a logit is NaN or plus infinity, or if none is finite.
+    """
+    at = int(logits.argmax())  # NaN counts as the largest
+    if not math.isfinite(logits[at]):
+        raise no_numbers(logits, position)
+    return at
+
+
+def no_numbers(logits: Floats, position: int | None) -> NumericError:
+    """Make the error that says what is wrong with logits."""
+    where = "" if position is None else f" at position {position}"
+    return NumericError(f"the logits{where} cannot be sampled: {_what_is_wrong(logits)}")
 
 
 def _what_is_wrong(logits: Floats) -> str:

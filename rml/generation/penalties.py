@@ -22,6 +22,9 @@ __all__ = ["PhraseLog", "Window", "penalize", "phrase_penalties", "subtract"]
 
 _LARGEST = np.finfo(np.float32).max
 
+# A window has room for so many different ids, and grows.
+_SLOTS = 128
+
 # More than any difference of logits, and far inside float32.
 _LARGEST_PENALTY = 1e30
 
@@ -38,28 +41,50 @@ class Window:
     def __init__(self, size: int) -> None:
         self._size = size
         self._tokens: deque[int] = deque()
-        self._counts: dict[int, int] = {}
+        # Each id in the window has a slot; the slots in use come first.
+        self._slots: dict[int, int] = {}
+        self._ids = np.empty(_SLOTS, np.int64)
+        self._counts = np.empty(_SLOTS, np.float32)
 
     def accept(self, ids: Sequence[int]) -> None:
         """Add tokens; those that leave the window are forgotten."""
         if self._size == 0:
             return
         for token in ids if self._size < 0 else ids[-self._size :]:
-            self._counts[token] = self._counts.get(token, 0) + 1
+            self._add(token)
             if self._size < 0:
                 continue
             self._tokens.append(token)
             if len(self._tokens) > self._size:
-                oldest = self._tokens.popleft()
-                self._counts[oldest] -= 1
-                if not self._counts[oldest]:
-                    del self._counts[oldest]
+                self._remove(self._tokens.popleft())
+
+    def _add(self, token: int) -> None:
+        slot = self._slots.get(token)
+        if slot is not None:
+            self._counts[slot] += 1
+            return
+        slot = len(self._slots)
+        if slot == len(self._ids):
+            self._ids = np.concatenate([self._ids, self._ids])
+            self._counts = np.concatenate([self._counts, self._counts])
+        self._slots[token], self._ids[slot], self._counts[slot] = slot, token, 1
+
+    def _remove(self, token: int) -> None:
+        slot = self._slots[token]
+        self._counts[slot] -= 1
+        if self._counts[slot]:
+            return
+        del self._slots[token]
+        last = len(self._slots)  # whose id moves to the slot that is free now
+        if slot != last:
+            moved = int(self._ids[last])
+            self._slots[moved], self._ids[slot] = slot, moved
+            self._counts[slot] = self._counts[last]
 
     def counts(self) -> tuple[Ids, Floats]:
-        """Ids in the window, each once, and how often each occurs there."""
-        n = len(self._counts)
-        ids = np.fromiter(self._counts.keys(), np.intp, n)
-        return ids, np.fromiter(self._counts.values(), np.float32, n)
+        """Ids in the window, each once, and how often each occurs there; views."""
+        n = len(self._slots)
+        return self._ids[:n], self._counts[:n]
 
 
 def penalize(
@@ -69,11 +94,24 @@ def penalize(
     repeat: float = 1.0,
     presence: float = 0.0,
     frequency: float = 0.0,
+    out: Floats | None = None,
 ) -> Candidates:
     """Lower the scores of tokens in the window.
 
     `repeat` divides a positive logit and multiplies one that is not, once for a token however
     often it occurs. Then ``count * frequency + presence`` is taken off.
+
+    Parameters
+    ----------
+    candidates : Candidates
+        All tokens.
+    window : Window
+        What was said.
+    repeat, presence, frequency : float
+        See `SamplingSettings`.
+    out : ndarray of float32, optional
+        Where to write the scores; may be those of `candidates` themselves. A new array if not
+        given.
     """
     if repeat == 1.0 and presence == 0.0 and frequency == 0.0:
         return candidates
@@ -81,7 +119,7 @@ def penalize(
     indices, present = candidates.indices_of(ids)
     if not len(indices):
         return candidates
-    logits = candidates.logits.copy()
+    logits = _copied(candidates.logits, out)
     before = logits[indices]
     with np.errstate(over="ignore"):
         after = np.where(before > 0, before / np.float32(repeat), before * np.float32(repeat))
@@ -91,15 +129,27 @@ def penalize(
     return candidates.with_logits(logits)
 
 
-def subtract(candidates: Candidates, penalties: Mapping[int, float]) -> Candidates:
-    """Take a penalty off the scores of single tokens."""
-    ids = np.fromiter(penalties, np.intp, len(penalties))
+def subtract(
+    candidates: Candidates, penalties: Mapping[int, float], out: Floats | None = None
+) -> Candidates:
+    """Take a penalty off the scores of single tokens; `out` is that of `penalize`."""
+    if not penalties:
+        return candidates
+    ids = np.fromiter(penalties, np.int64, len(penalties))
     indices, present = candidates.indices_of(ids)
     if not len(indices):
         return candidates
-    logits = candidates.logits.copy()
+    logits = _copied(candidates.logits, out)
     logits[indices] -= np.fromiter(penalties.values(), np.float32, len(penalties))[present]
     return candidates.with_logits(logits)
+
+
+def _copied(logits: Floats, out: Floats | None) -> Floats:
+    if out is None:
+        return logits.copy()
+    if out is not logits:
+        out[:] = logits
+    return out
 
 
 class PhraseLog:

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from rml import _kernels
 from rml.errors import ArgumentError
 from rml.generation import sampling
-from rml.generation.candidates import Candidates, Floats
+from rml.generation.candidates import Candidates, Floats, first_of_largest, no_numbers
 from rml.generation.penalties import PhraseLog, Window, penalize, phrase_penalties, subtract
 from rml.generation.settings import SamplingSettings
 
@@ -75,8 +76,8 @@ class Sampler:
         self.seed = seed
         self._random = random.Random(seed)  # noqa: S311 - no secrets are made of these
         self._n_tokens = n_tokens
-        self._banned = np.asarray(sorted(set(banned)), np.intp)
-        self._bias_ids = np.fromiter(self.settings.logit_bias, np.intp)
+        self._banned = np.asarray(sorted(set(banned)), np.int64)
+        self._bias_ids = np.fromiter(self.settings.logit_bias, np.int64)
         self._biases = np.fromiter(self.settings.logit_bias.values(), np.float32)
         for name, ids in (("logit_bias", self._bias_ids), ("banned", self._banned)):
             if n_tokens is not None and len(ids) and ids.max() >= n_tokens:
@@ -90,7 +91,18 @@ class Sampler:
             token_bytes or _no_token_bytes,
         )
         self._surprise_limit = 2 * self.settings.mirostat_tau  # Mirostat's mu, in bits
-        self._stages = [STAGES[name] for name in _arranged(self.settings)]
+        names = _arranged(self.settings)
+        self._stages = [STAGES[name] for name in names]
+        self._changes_logits = bool(self._processors or len(self._bias_ids) or len(self._banned))
+        # Penalties and DRY, which begin most chains: they change the logits of single tokens.
+        n_first = next((i for i, name in enumerate(names) if name not in _OF_WHAT_WAS_SAID), None)
+        self._first_stages = self._stages[:n_first]
+        self._can_choose = names[len(self._first_stages) :] in _CHOSEN_AT_ONCE
+        k = self.settings.top_k if self._can_choose else 0
+        self._largest_ids, self._largest = np.empty(k, np.int64), np.empty(k, np.float32)
+        self._chosen = np.empty(1, np.int64)
+        # What biases, bans and penalties are written into; its contents last for one token.
+        self._changed: Floats | None = None
 
     def accept(self, ids: Sequence[int]) -> None:
         """Take note of tokens that are now part of the text: the prompt, then what was chosen."""
@@ -116,7 +128,11 @@ class Sampler:
         ArgumentError
             If masks, biases or processors leave no token.
         """
-        candidates = self.candidates(logits, position)
+        if self.settings.is_greedy and not (self._stages or self._changes_logits):
+            return first_of_largest(logits[: self._n_tokens], position)
+        if self._can_choose and self.settings.top_k < len(logits[: self._n_tokens]):
+            return self._choose(logits[: self._n_tokens], position)
+        candidates = self._left(logits, position)
         if self.settings.is_greedy:
             return sampling.greedy(candidates)
         if self.settings.mirostat:
@@ -125,10 +141,38 @@ class Sampler:
 
     def candidates(self, logits: Floats, position: int | None = None) -> Candidates:
         """Tokens that all stages leave for the draw; the arguments are those of `sample`."""
-        candidates = self._allowed(Candidates.of(logits[: self._n_tokens], position))
+        left = self._left(logits, position)
+        if left.logits is self._changed:  # the next token's
+            return left.with_logits(left.logits.copy())
+        return left
+
+    def _left(self, logits: Floats, position: int | None) -> Candidates:
+        candidates = self._allowed(_checked(logits[: self._n_tokens], position))
         for stage in self._stages:
             candidates = stage(candidates, self)
         return candidates
+
+    def _choose(self, logits: Floats, position: int | None) -> int:
+        """Do what the stages and the draw do, for the chains that two kernels cover."""
+        changed = self._changes_logits or self._first_stages
+        if changed:
+            candidates = self._allowed(_checked(logits, position))
+            for stage in self._first_stages:
+                candidates = stage(candidates, self)
+            logits = candidates.logits
+        settings = self.settings
+        _kernels.largest(logits, self._largest_ids, self._largest)
+        if not changed and not math.isfinite(self._largest[0]):
+            raise no_numbers(logits, position)
+        _kernels.choose(
+            self._largest,
+            self._chosen,
+            temperature=settings.temperature,
+            top_p=settings.top_p if "top_p" in settings.samplers else 1.0,
+            min_p=settings.min_p if "min_p" in settings.samplers else 0.0,
+            chance=self.chance(),
+        )
+        return int(self._largest_ids[self._chosen[0]])
 
     def chance(self) -> float:
         """Return the next random number, in [0, 1)."""
@@ -143,6 +187,7 @@ class Sampler:
             repeat=settings.repeat_penalty,
             presence=settings.presence_penalty,
             frequency=settings.frequency_penalty,
+            out=self._own(candidates),
         )
 
     def without_phrases(self, candidates: Candidates) -> Candidates:
@@ -154,20 +199,27 @@ class Sampler:
             base=settings.dry_base,
             allowed_length=settings.dry_allowed_length,
         )
-        return subtract(candidates, penalties)
+        return subtract(candidates, penalties, self._own(candidates))
+
+    def _own(self, candidates: Candidates) -> Floats:
+        """Memory for changed logits of these candidates, which may be there already."""
+        if self._changed is None or len(self._changed) != len(candidates):
+            self._changed = np.empty(len(candidates), np.float32)
+        return self._changed
 
     def _allowed(self, candidates: Candidates) -> Candidates:
         """Apply processors, biases and bans."""
-        if not (self._processors or len(self._bias_ids) or len(self._banned)):
+        if not self._changes_logits:
             return candidates
-        logits = candidates.logits.copy()
+        logits = self._own(candidates)
+        logits[:] = candidates.logits
         for process in self._processors:
-            logits = np.array(process(self._said, logits), np.float32)
-            if logits.shape != candidates.logits.shape:
+            found = np.asarray(process(self._said, logits.copy()), np.float32)
+            if found.shape != logits.shape:
                 raise ArgumentError(
-                    f"a logits processor returned shape {logits.shape}, "
-                    f"but {candidates.logits.shape} is needed"
+                    f"a logits processor returned shape {found.shape}, but {logits.shape} is needed"
                 )
+            logits[:] = found
         logits[self._bias_ids] += self._biases
         logits[self._banned] = -np.inf
         if logits.max() == -np.inf:
@@ -184,19 +236,44 @@ class Sampler:
         return token
 
 
+# Stages that look at what was said before.
+_OF_WHAT_WAS_SAID = ("penalties", "dry")
+
+# What may follow them for the kernels `largest` and `choose` to do the rest.
+_CHOSEN_AT_ONCE = (
+    ["top_k", "temperature", "top_p", "min_p"],
+    ["top_k", "temperature", "top_p"],
+    ["top_k", "temperature", "min_p"],
+    ["top_k", "temperature"],
+)
+
+
 def _arranged(settings: SamplingSettings) -> list[str]:
-    """Order of the stages, with a cheaper one that chooses the same.
+    """Order of the stages that do anything, with a cheaper one that chooses the same.
 
     Division keeps the order of logits, so top-k may come before the temperature that it follows:
     then 40 numbers are divided, not a vocabulary.
     """
-    names = [
-        name for name in settings.samplers if name != "top_n_sigma" or settings.top_n_sigma > 0
-    ]
-    for i in range(len(names) - 1):
-        if names[i : i + 2] == ["temperature", "top_k"] and not settings.dynatemp_range:
-            names[i : i + 2] = ["top_k", "temperature"]
+    idle = {
+        "penalties": not settings.has_penalties,
+        "dry": not settings.dry_multiplier,
+        "top_n_sigma": settings.top_n_sigma <= 0,
+        "top_k": settings.top_k <= 0,
+        "top_p": settings.top_p >= 1,
+        "min_p": settings.min_p <= 0,
+        "typical_p": settings.typical_p >= 1,
+        "xtc": not settings.xtc_probability,
+    }
+    names = [name for name in settings.samplers if not idle.get(name)]
+    if not settings.dynatemp_range:
+        for i in range(len(names) - 1):
+            if names[i : i + 2] == ["temperature", "top_k"]:
+                names[i : i + 2] = ["top_k", "temperature"]
     return names
+
+
+def _checked(logits: Floats, position: int | None) -> Candidates:
+    return Candidates.of(np.ascontiguousarray(logits, np.float32), position)
 
 
 def _no_token_bytes(token: int) -> bytes:

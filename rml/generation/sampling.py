@@ -14,6 +14,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from rml._kernels.choose_py import BORDER
 from rml.generation.candidates import Candidates, Floats, largest
 from rml.generation.settings import GREEDY_BELOW
 
@@ -30,8 +31,6 @@ __all__ = [
     "xtc",
 ]
 
-# Cumulative float32 probabilities this close to a border count as having reached it.
-_BORDER = 5e-7
 # The smallest normal float32: less than any probability that matters.
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -46,12 +45,13 @@ def temperature(
         value = low + (high - low) * entropy**exponent
     if value == 1.0:
         return candidates
-    divisor = np.float32(max(value, GREEDY_BELOW))
+    divisor, top = np.float32(max(value, GREEDY_BELOW)), candidates.top
     with np.errstate(over="ignore"):
-        logits = candidates.logits / divisor
-        if not np.isfinite(candidates.top / divisor):  # out of float32's range: differences count
-            logits = (candidates.logits - candidates.top) / divisor
-    return Candidates(candidates.ids, logits, candidates.descending)
+        if math.isfinite(hottest := top / divisor):
+            logits = candidates.logits / divisor
+        else:  # out of float32's range: differences count
+            hottest, logits = np.float32(0), (candidates.logits - top) / divisor
+    return Candidates(candidates.ids, logits, candidates.descending, hottest)
 
 
 def top_n_sigma(candidates: Candidates, n: float) -> Candidates:
@@ -65,7 +65,7 @@ def top_n_sigma(candidates: Candidates, n: float) -> Candidates:
     if not math.isfinite(spread):
         spread = float(finite.std(dtype=np.float64))
     least = float(candidates.top) - n * spread
-    return candidates.at(logits >= least, descending=candidates.descending)
+    return candidates.where(logits >= least)
 
 
 def top_k(candidates: Candidates, k: int) -> Candidates:
@@ -73,8 +73,9 @@ def top_k(candidates: Candidates, k: int) -> Candidates:
     if k <= 0 or k >= len(candidates):
         return candidates
     if candidates.descending:
-        return candidates.at(slice(k), descending=True)
-    return candidates.at(largest(candidates.logits, k), descending=True)
+        return candidates.first(k)
+    indices, logits = largest(candidates.logits, k)
+    return Candidates(candidates.ids[indices], logits, descending=True)
 
 
 def top_p(candidates: Candidates, p: float) -> Candidates:
@@ -82,10 +83,12 @@ def top_p(candidates: Candidates, p: float) -> Candidates:
     if p >= 1:
         return candidates
     weights = candidates.weights()
-    total = float(weights.sum())
-    goal = (p - _BORDER) * total
     if candidates.descending:
-        return candidates.at(slice(_count_to(goal, weights)), descending=True)
+        cumulative = np.cumsum(weights, dtype=np.float64)
+        count = 1 + int(np.searchsorted(cumulative[:-1], (p - BORDER) * cumulative[-1]))
+        return candidates.first(count)
+    total = float(weights.sum())
+    goal = (p - BORDER) * total
     # Tokens below this share, all together, cannot be what is missing to `p`: they need no sorting.
     share = np.float32((1 - p) * total / len(weights))
     likeliest = np.sort(weights[weights >= share])[::-1]
@@ -96,7 +99,7 @@ def top_p(candidates: Candidates, p: float) -> Candidates:
     if excess := int(kept.sum()) - count:
         equal = np.flatnonzero(weights == least)
         kept[equal[np.argsort(-candidates.logits[equal], kind="stable")[-excess:]]] = False
-    return candidates.at(kept, descending=candidates.descending)
+    return candidates.where(kept)
 
 
 def min_p(candidates: Candidates, p: float) -> Candidates:
@@ -104,7 +107,7 @@ def min_p(candidates: Candidates, p: float) -> Candidates:
     if p <= 0:
         return candidates
     least = candidates.top + np.float32(min(0.0, math.log(p)))
-    return candidates.at(candidates.logits >= least, descending=candidates.descending)
+    return candidates.where(candidates.logits >= least)
 
 
 def typical_p(candidates: Candidates, p: float) -> Candidates:
@@ -116,7 +119,9 @@ def typical_p(candidates: Candidates, p: float) -> Candidates:
     order = np.argsort(distance, kind="stable")
     cumulative = np.cumsum(probabilities[order], dtype=np.float64)
     count = int(np.searchsorted(cumulative, p, side="right")) + 1
-    return candidates.at(np.sort(order[:count]), descending=candidates.descending)
+    kept = np.zeros(len(candidates), np.bool_)
+    kept[order[:count]] = True
+    return candidates.where(kept)
 
 
 def xtc(candidates: Candidates, probability: float, threshold: float, chance: float) -> Candidates:
@@ -144,14 +149,14 @@ def xtc(candidates: Candidates, probability: float, threshold: float, chance: fl
     spared = top_choices[::-1][probabilities[top_choices[::-1]].argmin()]
     kept = probabilities < threshold
     kept[spared] = True
-    return candidates.at(kept, descending=candidates.descending)
+    return candidates.where(kept)
 
 
 def limit_surprise(candidates: Candidates, limit: float) -> Candidates:
     """Mirostat's cut: keep tokens of at most `limit` bits of surprise, or else the likeliest."""
     probabilities = candidates.probabilities()
     least = min(2.0**-limit, float(probabilities.max()))
-    return candidates.at(probabilities >= least, descending=candidates.descending)
+    return candidates.where(probabilities >= least)
 
 
 def greedy(candidates: Candidates) -> int:

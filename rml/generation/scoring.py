@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rml import _kernels
 from rml.errors import ArgumentError, ContextOverflow
-from rml.generation.candidates import Floats, largest
+from rml.generation.candidates import Floats, largest, no_numbers
 from rml.generation.results import TokenLogprob
 from rml.generation.session import Session
 
@@ -69,12 +70,15 @@ def score(session: Session, ids: list[int], *, top: int = 0) -> Score:
         logits = session.forward(ids[start : start + rows], all_logits=True)
         following = ids[start + 1 : start + rows + 1]
         entries += [
-            token_logprob(row, token, top) for row, token in zip(logits, following, strict=False)
+            token_logprob(row, token, top, position)
+            for position, (row, token) in enumerate(zip(logits, following, strict=False), start + 1)
         ]
     return Score(ids, entries)
 
 
-def token_logprob(logits: Floats, token: int, top: int = 0) -> TokenLogprob:
+def token_logprob(
+    logits: Floats, token: int, top: int = 0, position: int | None = None
+) -> TokenLogprob:
     """Logprob of a token, and those of the `top` likeliest tokens.
 
     Parameters
@@ -85,13 +89,23 @@ def token_logprob(logits: Floats, token: int, top: int = 0) -> TokenLogprob:
         The token.
     top : int
         How many of the likeliest tokens to list.
+    position : int, optional
+        Place in the sequence, for the message of an error.
+
+    Raises
+    ------
+    NumericError
+        If a logit is NaN or plus infinity, or if none is finite.
     """
-    # Differences first: they are exact, and nothing is lost beside a large logit.
-    shifted = logits.astype(np.float64) - float(logits.max())
-    log_sum = math.log(np.exp(shifted).sum())
-    best = largest(logits, min(top, len(logits))) if top else ()
+    measured = np.empty(2)
+    _kernels.log_sum_exp(logits, measured)
+    top_logit, log_sum = measured.tolist()
+    if math.isnan(log_sum):
+        raise no_numbers(logits, position)
+    # The difference first: it is exact, and nothing is lost beside a large logit.
+    best = zip(*largest(logits, min(top, len(logits))), strict=True) if top else ()
     return TokenLogprob(
         token,
-        float(shifted[token]) - log_sum,
-        [(int(i), float(shifted[i]) - log_sum) for i in best],
+        float(logits[token]) - top_logit - log_sum,
+        [(int(i), float(value) - top_logit - log_sum) for i, value in best],
     )

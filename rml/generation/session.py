@@ -127,6 +127,29 @@ class Session:
             self._tokens.extend(np.asarray(ids).tolist())
         return logits
 
+    def step(self, token: int) -> Floats:
+        """Evaluate one token like `forward`, without copying its logits.
+
+        Parameters
+        ----------
+        token : int
+            An id of the vocabulary.
+
+        Returns
+        -------
+        ndarray of float32, shape (n_vocab,)
+            Scores of the next token, which the next step or `forward` overwrites.
+
+        Raises
+        ------
+        RmlError
+            As `forward`.
+        """
+        with self._use() as (decoder, cache):
+            logits = decoder.step(token, cache)
+            self._tokens.append(token)
+        return logits
+
     def hidden_states(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> Floats:
         """Evaluate tokens like `forward`, and return what the head would read.
 

@@ -307,7 +307,7 @@ class Stream:
                 if session.position != len(self.prompt_token_ids) + len(ids) - 1:
                     raise ArgumentError("the session was used for something else meanwhile")
                 try:
-                    session.forward([token], out=logits)
+                    logits = session.step(token)
                 except Cancelled:
                     self._cancelled = True
 

@@ -183,8 +183,41 @@ class DecoderLM:
             if all_logits:
                 self._all_logits(workspace, out[part])
         if not all_logits:
-            out[:] = self._workspace(cache, 1).logits[0]
+            out[:] = self._workspace(cache, 1).next_logits
         return out
+
+    def step(self, token: int, cache: KVCache) -> F32:
+        """Run one token like `forward`, without copying its logits.
+
+        Parameters
+        ----------
+        token : int
+            An id of the vocabulary.
+        cache : KVCache
+            Gets the token's key and value.
+
+        Returns
+        -------
+        (V,) float32
+            Logits, which the next call with this cache overwrites.
+
+        Raises
+        ------
+        RmlError
+            As `forward`.
+        """
+        if not 0 <= token < self.config.n_vocab:
+            raise self._no_id(token)
+        self._check_cache(cache, 1)
+        workspace = self._workspace(cache, 1)
+        before = cache.size
+        try:
+            workspace.ids[0] = token
+            self._run_part(workspace, cache, 1, head=True)
+        except BaseException:
+            _undo(cache, before)
+            raise
+        return workspace.next_logits
 
     def hidden_states(self, tokens: Sequence[int] | npt.NDArray[np.integer], cache: KVCache) -> F32:
         """Run tokens like `forward`, and return what the head would read.
@@ -232,11 +265,11 @@ class DecoderLM:
             raise ArgumentError(f"tokens are {ids.dtype}, but whole numbers are needed")
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= self.config.n_vocab:
-            raise ArgumentError(
-                f"token id {low if low < 0 else high} is outside the vocabulary of "
-                f"{self.config.n_vocab}"
-            )
+            raise self._no_id(low if low < 0 else high)
         return ids.astype(np.int32)
+
+    def _no_id(self, token: int) -> ArgumentError:
+        return ArgumentError(f"token id {token} is outside the vocabulary of {self.config.n_vocab}")
 
     def _check_cache(self, cache: KVCache, n_tokens: int) -> None:
         if self._checkpoint.closed:
@@ -259,15 +292,19 @@ class DecoderLM:
                 part = ids[start : start + MAX_TOKENS]
                 last = start + len(part) == len(ids)
                 workspace.ids[: len(part)] = part
-                cache.reserve(len(part))
-                plan = self._plan(workspace, cache, len(part), head=head and last)
-                _run_unless_aborted(plan)
-                cache.commit(len(part))
+                self._run_part(workspace, cache, len(part), head=head and last)
                 yield slice(start, start + len(part)), workspace
         except BaseException:
-            if not cache.closed:
-                cache.truncate(before)
+            _undo(cache, before)
             raise
+
+    def _run_part(self, workspace: Workspace, cache: KVCache, n: int, *, head: bool) -> None:
+        """Run the `n` tokens whose ids are in the workspace."""
+        cache.reserve(n)
+        plan = self._plan(workspace, cache, n, head=head)
+        if plan.abort[0] or not plan.run():
+            raise Aborted
+        cache.commit(n)
 
     def _all_logits(self, workspace: Workspace, out: F32) -> None:
         """Logits of every token of the step that has just run, (T, V)."""
@@ -454,6 +491,7 @@ class DecoderLM:
         )  # fmt: skip
 
 
-def _run_unless_aborted(plan: Plan) -> None:
-    if plan.abort[0] or not plan.run():
-        raise Aborted
+def _undo(cache: KVCache, size: int) -> None:
+    """Forget what a step that failed has written."""
+    if not cache.closed:
+        cache.truncate(size)

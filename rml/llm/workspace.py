@@ -45,5 +45,6 @@ class Workspace:
             for _ in range(2 if config.rope_local_theta is not None else 1)
         ]
         self.logits = array(1, config.n_vocab)
+        self.next_logits: F32 = self.logits[0]
         self.scratch = _kernels.Scratch()
         self.plans: dict[tuple[int, bool], Plan] = {}

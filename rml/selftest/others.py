@@ -13,13 +13,14 @@ __all__ = ["problems"]
 
 
 def problems(kernels: Kernels, n_threads: int) -> Iterator[Problem]:
-    """Problems of rms_norm, add, rope_angles, rotate, route, bpe_merge and spm_merge."""
+    """Problems of the small kernels of a step, of those of sampling, and of the merges."""
     rng = np.random.default_rng(4)
     yield _norm(kernels, rng, n_threads)
     yield _add(kernels, rng, n_threads)
     yield from _rotary(kernels, rng, n_threads)
     for normalize in (True, False):
         yield from _routing(kernels, rng, n_threads, normalize)
+    yield from _vocabulary(kernels, rng, n_threads)
     yield _pairs(kernels, rng, n_threads)
     yield _pieces(kernels, rng, n_threads)
 
@@ -92,6 +93,38 @@ def _routing(
     case = "normalized" if normalize else "plain"
     yield Problem("route", f"{case}, experts", ids, best)
     yield Problem("route", case, weights, exact, 1.01 * roundings * U * exact)
+
+
+def _vocabulary(kernels: Kernels, rng: np.random.Generator, n_threads: int) -> Iterator[Problem]:
+    logits = (4 * rng.standard_normal(3001)).astype(np.float32)
+    logits[7::100] = logits[7]
+    ids, values = np.full(50, -1, np.int64), np.full(50, np.nan, np.float32)
+    kernels["largest"](logits, ids, values, n_threads=n_threads)
+    best = np.argsort(-logits, kind="stable")[:50]
+    yield Problem("largest", "50 of 3001, ids", ids, best)
+    yield Problem("largest", "50 of 3001", values, logits[best])
+
+    chances = np.arange(25) / 25
+    drawn = np.full(25, -1, np.int64)
+    settings = {"temperature": 0.8, "top_p": 0.95, "min_p": 0.05}
+    for i, chance in enumerate(chances):
+        one = drawn[i : i + 1]
+        kernels["choose"](values, one, **settings, chance=float(chance), n_threads=n_threads)
+    scaled = (values - values[0]).astype(np.float64) / np.float32(settings["temperature"])
+    sums = np.cumsum(np.exp(scaled))
+    n = 1 + int(np.searchsorted(sums[:-1], settings["top_p"] * sums[-1]))
+    n = min(n, int((scaled >= math.log(settings["min_p"])).sum()))
+    yield Problem(
+        "choose", "25 draws", drawn, np.searchsorted(sums[:n], chances * sums[n - 1], "right")
+    )
+
+    out = np.full(2, np.nan)
+    kernels["log_sum_exp"](logits, out, n_threads=n_threads)
+    wide = logits.astype(np.float64)
+    exact = np.array([wide.max(), math.log(math.fsum(np.exp(wide - wide.max())))])
+    # Exponentials within four units, added in lanes of 376, and the logarithm.
+    bound = np.array([0, (4 + 376 + 2) * 2.0**-53 * exact[1]])
+    yield Problem("log_sum_exp", "3001 values", out, exact, bound)
 
 
 def _pairs(kernels: Kernels, rng: np.random.Generator, n_threads: int) -> Problem:

@@ -85,6 +85,9 @@ class FakeDecoder:
         out[...] = result
         return out
 
+    def step(self, token, cache):
+        return self.forward([token], cache)
+
     def _logits(self, tokens):
         answer = self.script(list(tokens))
         if isinstance(answer, np.ndarray):

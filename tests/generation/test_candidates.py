@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rml.errors import NumericError
-from rml.generation.candidates import Candidates, largest
+from rml.generation.candidates import Candidates, first_of_largest, largest
+from rml.generation.sampler import Sampler
+from rml.generation.settings import SamplingSettings
 
 
 @given(
@@ -21,14 +23,16 @@ def test_largest_is_a_stable_sort_cut_short(n, k, distinct, seed):
 
     expected = np.argsort(-values, kind="stable")[:k]
 
-    np.testing.assert_array_equal(largest(values, k), expected)
+    ids, found = largest(values, k)
+    np.testing.assert_array_equal(ids, expected)
+    np.testing.assert_array_equal(found, values[expected])
 
 
 def test_largest_with_minus_infinity():
     values = np.full(5000, -np.inf, np.float32)
     values[[4999, 17]] = 1, 2
 
-    assert largest(values, 4).tolist() == [17, 4999, 0, 1]
+    assert largest(values, 4)[0].tolist() == [17, 4999, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -44,9 +48,11 @@ def test_logits_that_are_no_numbers_are_named(bad, message):
     logits = np.zeros(8, np.float32)
     for index, value in bad.items():
         logits[index] = value
+    sample = Sampler(SamplingSettings(top_k=3)).sample  # which looks for the largest ones only
 
-    with pytest.raises(NumericError, match=message):
-        Candidates.of(logits, position=12)
+    for look in (Candidates.of, first_of_largest, sample):
+        with pytest.raises(NumericError, match=message):
+            look(logits, 12)
 
 
 def test_minus_infinity_is_a_token_that_cannot_be_drawn():

@@ -99,7 +99,7 @@ def test_top_p_is_the_smallest_likeliest_set(n, p, spread, seed, in_order):
     order = np.argsort(-logits, kind="stable")
     candidates = Candidates.of(logits)
     if in_order:  # as top-k leaves them
-        candidates = candidates.at(order, descending=True)
+        candidates = Candidates(order, logits[order], descending=True)
 
     kept = sampling.top_p(candidates, p).ids
 
@@ -327,6 +327,35 @@ def test_the_same_seed_gives_the_same_tokens_and_another_one_others():
         cumulative = np.cumsum(np.exp(row / 0.8))
         expected.append(int(np.searchsorted(cumulative / cumulative[-1], chances.random())))
     assert run(1, top_k=0, top_p=1, min_p=0) == expected
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"temperature": 1.7, "top_p": 0.5, "min_p": 0},
+        {"top_k": 200, "top_p": 1, "repeat_penalty": 1.3, "frequency_penalty": 0.2},
+        {"dry_multiplier": 0.8, "dry_allowed_length": 1, "logit_bias": {3: 5, 8: -math.inf}},
+        {"samplers": ["temperature", "top_k", "min_p"], "presence_penalty": 1},
+    ],
+)
+def test_chains_that_kernels_cover_are_their_stages(settings):
+    """What `sample` draws in one go is a draw from what the stages leave."""
+    rows = 3 * np.random.default_rng(4).standard_normal((150, 500)).astype(np.float32)
+    at_once, by_stages = (
+        Sampler(SamplingSettings(**settings), 9, banned=[4], token_bytes=lambda token: b"x")
+        for _ in range(2)
+    )
+    for row in rows:
+        left = by_stages.candidates(row)
+        chance = by_stages.chance()
+        token = at_once.sample(row)
+        cumulative = np.cumsum(left.probabilities(), dtype=np.float64)
+        if np.abs(cumulative - chance).min() > 1e-6:  # else the last bit of a weight decides
+            assert token == sampling.draw(left, chance)
+        assert token in left.ids
+        at_once.accept([token])
+        by_stages.accept([token])
 
 
 def test_frequencies_of_draws_are_the_probabilities():
