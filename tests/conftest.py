@@ -5,12 +5,14 @@ RML_MODELS_DIR  a folder with real models, as ``rml pull --to DIR`` writes them
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 import rml
+from rml.files.known import KnownModel
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -64,3 +66,14 @@ def smollm2_path(models_dir: Path) -> Path:
 def gemma3_path(models_dir: Path) -> Path:
     """Gemma 3 270M, Q4_K_M, a GGUF file."""
     return _model(models_dir, "gemma3-270m.gguf")
+
+
+@pytest.fixture
+def set_known(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, KnownModel]], None]:
+    """`set_known({"toy": model})`: these are the models that rml knows by name."""
+
+    def set_known(models: dict[str, KnownModel]) -> None:
+        for name in ("files.known", "files.local", "files.locate", "files.pull", "cli.models"):
+            monkeypatch.setattr(f"rml.{name}.KNOWN", models)
+
+    return set_known

