@@ -1,14 +1,15 @@
 """Kernels: seconds a call, and gigabytes of weights read a second.
 
 One token (as in decode) and 64 tokens (as in prefill), matrices of 2048 x 2048: small enough for
-a last-level cache, so that the figure is the kernel's and not the memory's (decoder.py has that).
-Formats are those that the installed rml multiplies.
+a last-level cache, so that the figure is the kernel's and not the memory's (decoder.py has that,
+and how one thread compares with all). Formats are those that the installed rml multiplies;
+``tools/kernel_table.py`` shows all of them with weights from memory, beside the machine's limits.
 """
 
 import numpy as np
 
-from benchmarks.common import THREADS, check_close, n_threads_of, seconds_per_call
-from benchmarks.synthetic import FORMATS, random_matrix
+from benchmarks.common import check_close, n_threads_of, seconds_per_call
+from benchmarks.synthetic import FORMATS, PLAIN, random_matrix
 from rml import _kernels
 
 SIZE = 2048
@@ -21,8 +22,11 @@ STORED = [name for name in FORMATS if name in _kernels.WEIGHT_FORMATS]
 WEIGHTS = [
     f"{name} {compute}"
     for name in STORED
-    for compute in (("int8x2", "int8", "f32") if name.startswith(("Q", "I")) else ("f32",))
+    for compute in (("f32",) if name in PLAIN else ("int8x2", "int8", "f32"))
 ]
+# The way that is taken if nobody says. The kernels share their loops, so for all but the first this
+# is enough to see what each adds.
+DEFAULTS = [f"{name} {'f32' if name in PLAIN else 'int8x2'}" for name in STORED]
 
 
 class _Weights:
@@ -54,13 +58,15 @@ class _Weights:
 
 
 class _Product(_Weights):
-    params = [WEIGHTS, [1, 64], THREADS]
+    params = [DEFAULTS, [1], ["all"]]
     param_names = ["weights", "tokens", "threads"]
     timeout = 120
 
 
 class MatmulMany(_Product):
     """One input times one matrix."""
+
+    params = [WEIGHTS, [1, 64], ["all"]]
 
     def setup(self, *params):
         self.make(*params)
@@ -81,8 +87,6 @@ class MatmulMany(_Product):
 
 class MatmulGlu(_Product):
     """Gate and up products, the same matrix for both, with SiLU."""
-
-    params = [WEIGHTS, [1], ["one"]]
 
     def setup(self, *params):
         self.make(*params)
@@ -106,8 +110,6 @@ class MatmulGlu(_Product):
 class Accumulate(_Product):
     """One product added to the residual stream."""
 
-    params = [WEIGHTS, [1], ["one"]]
-
     def setup(self, *params):
         self.make(*params)
         self.out[:] = 1.0
@@ -129,11 +131,11 @@ class Accumulate(_Product):
 class Dequantize(_Weights):
     """Blocks to float32, 4 million values."""
 
-    params = [STORED, THREADS]
-    param_names = ["format", "threads"]
+    params = [STORED]
+    param_names = ["format"]
 
-    def setup(self, format_name, threads):
-        self.make(f"{format_name} f32", 1, threads)
+    def setup(self, format_name):
+        self.make(f"{format_name} f32", 1, "all")
         self.values = np.empty(SIZE * SIZE, np.float32)
         self.run()
         if not np.isfinite(self.values).all() or not self.values.any():

@@ -14,6 +14,7 @@ import numpy as np
 
 __all__ = [
     "FORMATS",
+    "PLAIN",
     "Matrix",
     "byte_level_vocabulary",
     "mixed_text",
@@ -29,20 +30,24 @@ ALIGNMENT = 32
 
 @dataclass(frozen=True)
 class Layout:
-    """A tensor type: GGUF id, values and bytes of a block, f16 numbers to put at byte offsets."""
+    """A tensor type: GGUF id, values and bytes of a block, what to put at which byte of a block.
+
+    A float stands for its two bytes as an f16, an int for itself.
+    """
 
     id: int
     length: int
     n_bytes: int
-    scales: dict[int, float]
+    scales: dict[int, float | int]
 
 
 # Scales are such that a weight is of the order of 0.02, minimums such that the mean is about 0:
-# else all rows of a product would be nearly equal.
+# else all rows of a product would be nearly equal. All other bytes of a block may be anything.
 FORMATS = {
     "F32": Layout(0, 1, 4, {}),
     "F16": Layout(1, 1, 2, {}),
     "BF16": Layout(30, 1, 2, {}),
+    "F64": Layout(28, 1, 8, {}),
     "Q8_0": Layout(8, 32, 34, {0: 3e-4}),
     "Q4_0": Layout(2, 32, 18, {0: 4e-3}),
     "Q4_1": Layout(3, 32, 20, {0: 4e-3, 2: -3e-2}),
@@ -53,9 +58,23 @@ FORMATS = {
     "Q4_K": Layout(12, 256, 144, {0: 1e-4, 2: 7.5e-4}),
     "Q5_K": Layout(13, 256, 176, {0: 6e-5, 2: 9.3e-4}),
     "Q6_K": Layout(14, 256, 210, {208: 3e-5}),
+    "IQ1_S": Layout(19, 256, 50, {0: 2.8e-3}),
+    "IQ1_M": Layout(29, 256, 56, {}),  # see _iq1_m_scale
+    "IQ2_XXS": Layout(16, 256, 66, {0: 3.7e-4}),
+    "IQ2_XS": Layout(17, 256, 74, {0: 3.6e-4}),
+    "IQ2_S": Layout(22, 256, 82, {0: 3.5e-4}),
+    "IQ3_XXS": Layout(18, 256, 98, {0: 1.4e-4}),
+    "IQ3_S": Layout(21, 256, 110, {0: 1.4e-4}),
     "IQ4_NL": Layout(20, 32, 18, {0: 3e-4}),
     "IQ4_XS": Layout(23, 256, 136, {0: 3e-5}),
+    "TQ1_0": Layout(34, 256, 54, {52: 2.4e-2}),
+    "TQ2_0": Layout(35, 256, 66, {64: 1.6e-2}),
+    "MXFP4": Layout(39, 32, 17, {0: 120}),  # an exponent: 2^-8
+    "NVFP4": Layout(40, 64, 36, dict.fromkeys(range(4), 4)),  # four small floats: 2^-8
+    "Q1_0": Layout(41, 128, 18, {0: 2e-2}),
+    "Q2_0": Layout(42, 64, 18, {0: 1.6e-2}),
 }
+PLAIN = ("F32", "F16", "BF16", "F64")
 
 
 @dataclass(frozen=True)
@@ -71,18 +90,34 @@ class Matrix:
 def random_matrix(rng: np.random.Generator, format_name: str, rows: int, cols: int) -> Matrix:
     """Make a matrix of random weights; quantized blocks are random codes."""
     layout = FORMATS[format_name]
-    if not layout.scales:
+    if format_name in PLAIN:
         values = (rng.standard_normal((rows, cols), np.float32) * np.float32(0.02)).ravel()
         if format_name == "F16":
             values = values.astype(np.float16)
         elif format_name == "BF16":
             values = (values.view(np.uint32) >> 16).astype(np.uint16)
+        elif format_name == "F64":
+            values = values.astype(np.float64)
         return Matrix(format_name, rows, cols, values.view(np.uint8))
     shape = (rows * cols // layout.length, layout.n_bytes)
     blocks = rng.integers(0, 256, shape, dtype=np.uint8)
     for offset, value in layout.scales.items():
-        blocks[:, offset : offset + 2] = np.array([value], np.float16).view(np.uint8)
+        if isinstance(value, int):
+            blocks[:, offset] = value
+        else:
+            blocks[:, offset : offset + 2] = np.array([value], np.float16).view(np.uint8)
+    if format_name == "IQ1_M":
+        _iq1_m_scale(blocks, 2.8e-3)
     return Matrix(format_name, rows, cols, blocks.ravel())
+
+
+def _iq1_m_scale(blocks: np.ndarray, value: float) -> None:
+    """Put an f16 where IQ1_M has it: four bits each in the upper half of bytes 49, 51, 53, 55."""
+    bits = int(np.array([value], np.float16).view(np.uint16)[0])
+    for i in range(4):
+        byte = blocks[:, 49 + 2 * i]
+        byte &= 15
+        byte |= (bits >> 4 * i & 15) << 4
 
 
 def words(rng: np.random.Generator, n: int) -> list[str]:
