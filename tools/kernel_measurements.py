@@ -297,8 +297,8 @@ def small_rows(settings: Settings) -> Iterator[list[str]]:
 def step_rows(settings: Settings, path: Path) -> Iterator[list[str]]:
     """Make a line for one thread, two, four, up to all."""
     counts = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n < settings.n_threads]
-    file = path if path.is_file() else max(path.iterdir(), key=lambda p: p.stat().st_size)
     with rml.open_checkpoint(path) as checkpoint:
+        file = path if path.is_file() else max(path.iterdir(), key=lambda p: p.stat().st_size)
         for n_threads in [*counts, settings.n_threads]:
             limits = measure(n_threads, file)
             for compute in COMPUTES[:2]:

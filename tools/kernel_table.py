@@ -1,7 +1,7 @@
 """Every kernel against the limits of the machine: tables on one page.
 
     python tools/kernel_table.py                                 all kernels and formats
-    python tools/kernel_table.py --markdown --model MODEL.gguf   and a model's step and load time
+    python tools/kernel_table.py --markdown --model smollm2      and a model's step and load time
     python tools/kernel_table.py --quick --formats Q4_K,Q8_0     a look
 
 All of it is measured in one run:
@@ -44,6 +44,7 @@ from kernel_measurements import (
 
 from rml._kernels.checks import FLOAT_FORMATS, QUANTIZED_FORMATS
 from rml.errors import RmlError
+from rml.files.locate import locate
 
 PARTS = (*PRODUCTS, "copies", "attention", "small", "none")
 
@@ -80,14 +81,14 @@ def names(value: str | None, known: Iterable[str], what: str) -> tuple[str, ...]
 @click.command()
 @click.option("--formats", metavar="A,B,...", help="Weight formats; all if not given.")
 @click.option("--parts", metavar="A,B,...", help=f"Tables: {', '.join(PARTS)}; all if not given.")
-@click.option("--model", type=click.Path(exists=True, path_type=Path), help="A model to step.")
+@click.option("--model", help="A model to step: a path, or a known name such as smollm2.")
 @click.option("--threads", type=click.IntRange(1), help="As many as a model gets if not given.")
 @click.option("--quick", is_flag=True, help="One run of each, smaller memory: a look, no figures.")
 @click.option("--markdown", is_flag=True, help="Print Markdown tables.")
 def main(
     formats: str | None,
     parts: str | None,
-    model: Path | None,
+    model: str | None,
     threads: int | None,
     quick: bool,
     markdown: bool,
@@ -96,11 +97,12 @@ def main(
     chosen_formats = names(formats, QUANTIZED_FORMATS + FLOAT_FORMATS, "format")
     chosen_parts = names(parts, PARTS, "part")
     try:
+        path = None if model is None else locate(model)
         settings = Settings.measured(chosen_formats, threads, quick=quick)
         click.echo(f"{'**Limits**' if markdown else 'limits'}: {settings.limits}")
         kernel_tables(settings, chosen_parts, markdown)
-        if model is not None:
-            model_table(settings, model, markdown)
+        if path is not None:
+            model_table(settings, path, markdown)
     except RmlError as error:
         raise click.ClickException(str(error)) from error
 
