@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +43,11 @@ class Limits:
     gigabytes_per_second : float
         Bytes read from the pages of a mapped file, 1e9 a second.
     int8_gigaproducts_per_second : float
-        Products of 8-bit integers, each added to a sum, 1e9 a second. With AVX-512 VNNI four of
-        them end in a 32-bit sum; with AVX2 pairs end in a 16-bit sum, which leaves out that a
-        kernel must widen it; at the base level they are products of 16-bit integers, in pairs.
+        Products of 8-bit integers, each added to a sum of 32 bits, 1e9 a second. Where a level has
+        no such instruction they are products of 16-bit integers.
+    int8x2_gigaproducts_per_second : float
+        Products of 8-bit with 16-bit integers: half as many, or as many where the others are of
+        16 bits anyway.
     f32_gigaproducts_per_second : float
         Products of float32 numbers, each added to a sum, 1e9 a second; fused where the level has
         that.
@@ -57,25 +59,28 @@ class Limits:
 
     gigabytes_per_second: float
     int8_gigaproducts_per_second: float
+    int8x2_gigaproducts_per_second: float
     f32_gigaproducts_per_second: float
     n_threads: int
     isa: str
 
-    def seconds(self, n_bytes: float, int8_products: float = 0, f32_products: float = 0) -> float:
+    def seconds(self, n_bytes: float, products: Mapping[str, float]) -> float:
         """Return the least time for work: that of reading or of multiplying, whichever is longer.
 
         Parameters
         ----------
         n_bytes : float
             Bytes to be read from memory.
-        int8_products, f32_products : float
-            Multiplications of each kind.
+        products : mapping of str to float
+            Multiplications of each kind: ``"int8"``, ``"int8x2"``, ``"f32"``.
         """
+        rates = {
+            "int8": self.int8_gigaproducts_per_second,
+            "int8x2": self.int8x2_gigaproducts_per_second,
+            "f32": self.f32_gigaproducts_per_second,
+        }
         reading = n_bytes / self.gigabytes_per_second
-        multiplying = (
-            int8_products / self.int8_gigaproducts_per_second
-            + f32_products / self.f32_gigaproducts_per_second
-        )
+        multiplying = sum(n / rates[kind] for kind, n in products.items())
         return max(reading, multiplying) / 1e9
 
     def __str__(self) -> str:
@@ -128,9 +133,11 @@ def measure(n_threads: int | None = None, path: str | os.PathLike[str] | None = 
                 raise ArgumentError(f"{file}: a file with something in it is needed, to be read")
             data = _mapped(stack.enter_context(file.open("rb")))
         reading = _read_rate(twins, data, threads)
+    multiplying = _product_rate(twins.multiply_int8, threads)
     return Limits(
         gigabytes_per_second=reading / 1e9,
-        int8_gigaproducts_per_second=_product_rate(twins.multiply_int8, threads) / 1e9,
+        int8_gigaproducts_per_second=multiplying / 1e9,
+        int8x2_gigaproducts_per_second=multiplying / 1e9 / twins.INT8X2_PRODUCTS,
         f32_gigaproducts_per_second=_product_rate(twins.multiply_f32, threads) / 1e9,
         n_threads=threads,
         isa=_kernels.ISA,

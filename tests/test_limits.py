@@ -19,6 +19,7 @@ compiled = pytest.mark.skipif(not LEVELS, reason="nothing is compiled, or refere
 SIMPLE = Limits(
     gigabytes_per_second=10.0,
     int8_gigaproducts_per_second=100.0,
+    int8x2_gigaproducts_per_second=50.0,
     f32_gigaproducts_per_second=20.0,
     n_threads=2,
     isa="base",
@@ -55,10 +56,13 @@ def test_products_are_counted_by_their_sum(twins, name):
 
 @each_level
 def test_wider_levels_multiply_more_in_a_round(twins):
-    lanes = {"base": 4, "avx2": 8, "avx512vnni": 16}[twins.__name__.split("_isa_")[1]]
+    level = twins.__name__.split("_isa_")[1]
+    lanes = {"avx2": 8, "avx512vnni": 16}.get(level, 4)
 
     assert twins.multiply_f32(1) % lanes == 0
-    assert twins.multiply_int8(1) % (2 * lanes) == 0
+    # A dot product of bytes adds four products to a lane, others two.
+    assert (2 if level in {"avx512vnni", "dotprod"} else 1) == twins.INT8X2_PRODUCTS
+    assert twins.multiply_int8(1) // twins.multiply_f32(1) == 2 * twins.INT8X2_PRODUCTS
 
 
 @compiled
@@ -73,6 +77,7 @@ def test_limits_of_a_file(tmp_path):
     rates = (
         found.gigabytes_per_second,
         found.int8_gigaproducts_per_second,
+        found.int8x2_gigaproducts_per_second,
         found.f32_gigaproducts_per_second,
     )
     assert min(rates) > 0
@@ -106,11 +111,12 @@ def test_reference_mode_has_no_limits(monkeypatch):
 
 
 def test_seconds_are_those_of_the_longer_of_reading_and_multiplying():
-    assert SIMPLE.seconds(20e9) == pytest.approx(2.0)
-    assert SIMPLE.seconds(20e9, int8_products=100e9) == pytest.approx(2.0)
-    assert SIMPLE.seconds(20e9, int8_products=300e9) == pytest.approx(3.0)
+    assert SIMPLE.seconds(20e9, {}) == pytest.approx(2.0)
+    assert SIMPLE.seconds(20e9, {"int8": 100e9}) == pytest.approx(2.0)
+    assert SIMPLE.seconds(20e9, {"int8": 300e9}) == pytest.approx(3.0)
+    assert SIMPLE.seconds(20e9, {"int8x2": 300e9, "f32": 0}) == pytest.approx(6.0)
     # An operation with matrices of both kinds makes one kind of products after the other.
-    assert SIMPLE.seconds(20e9, 300e9, 20e9) == pytest.approx(4.0)
+    assert SIMPLE.seconds(20e9, {"int8": 300e9, "f32": 20e9}) == pytest.approx(4.0)
 
 
 def test_the_largest_cache_is_the_last():

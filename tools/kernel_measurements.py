@@ -193,7 +193,7 @@ def copy_rows(settings: Settings) -> Iterator[list[str]]:
             seconds.append(time.perf_counter() - start)
         n_bytes, best = matrices[0].data.nbytes, float(np.median(seconds))
         moved = n_bytes + values.nbytes  # read, and written
-        share = settings.limits.seconds(moved) / best
+        share = settings.limits.seconds(moved, {}) / best
         plan, rng = Plan(settings.n_threads), np.random.default_rng(0)
         rows = np.empty((PREFILL, COLS), np.float32)
         for matrix in matrices:

@@ -7,7 +7,7 @@
 All of it is measured in one run:
 
 - limits: what `rml.limits.measure` finds. Every share below is that of the nearer limit, of reading
-  or of multiplying (``int8x2`` needs two of the machine's products for one of its own).
+  or of multiplying (where ``int8x2`` needs two products of bytes, that is counted).
 - each kernel that multiplies weights, in each format: one token (decode) in gigabytes of weights a
   second, 512 tokens (prefill) in 1e9 multiplications a second, for each ``compute``. Matrices are
   5632 x 2048 (experts: 1024 x 2048, two of eight to a token). In decode they are cold: the caches

@@ -4,9 +4,14 @@ These are no kernels: they compute nothing but the proof that the work was done.
 """
 
 cdef extern from "peak_rates.h" nogil:
+    enum: RML_INT8X2_PRODUCTS
     uint32_t rml_read_words(const uint8_t *p, Py_ssize_t n)
     int64_t rml_multiply_int8(int64_t rounds)
     int64_t rml_multiply_f32(int64_t rounds)
+
+
+# Of the machine's products, how many one with inputs rounded to 16 bits needs.
+INT8X2_PRODUCTS = int(RML_INT8X2_PRODUCTS)
 
 
 def read_words(data, *, int n_threads=1):
@@ -29,7 +34,9 @@ def read_words(data, *, int n_threads=1):
 
 
 def multiply_int8(int64_t rounds, *, int n_threads=1):
-    """Multiply 8-bit integers (16-bit ones at the base level) in registers, `rounds` rounds a thread.
+    """Multiply 8-bit integers in registers, `rounds` rounds a thread.
+
+    Where a level has no dot product of 8-bit integers, 16-bit ones, as its kernels do.
 
     Returns
     -------

@@ -9,6 +9,9 @@
 #define RML_PEAK_RATES_H
 
 #include "lanes.h"
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 #if defined(__AVX512F__)
 #define RML_OPAQUE(v) __asm__ volatile("" : "+v"(v))
@@ -29,9 +32,7 @@
 #define RML_EACH_CHAIN(X) RML_TWELVE(X)
 #endif
 
-/* Rounds after which the chains are added up: 2 * 12 * 1000 is below 2^15, where 16-bit sums of
- * pairs end. */
-enum { RML_ROUNDS = 1000 };
+enum { RML_ROUNDS = 1000 }; /* after which the chains are added up: f32 sums of ones stay exact */
 
 /* ---- reading ---- */
 
@@ -69,30 +70,42 @@ static uint32_t rml_read_words(const uint8_t *p, ptrdiff_t n) {
 
 /* ---- small integers ---- */
 
-/* Where sums are in registers of their own element type, gcc adds to them in place. */
+/* What a product of inputs rounded to 16 bits needs: two of bytes, or one of 16-bit integers.
+ *
+ * Sums are of their own element type, so that gcc adds to them in place. */
 #if defined(__AVX512VNNI__)
+enum { RML_INT8X2_PRODUCTS = 2 };
 typedef int8_t rml_codes __attribute__((vector_size(64)));
-typedef int32_t rml_code_sums __attribute__((vector_size(64))); /* of four products each */
+typedef int32_t rml_code_sums __attribute__((vector_size(64)));
 RML_INLINE rml_code_sums rml_add_products(rml_code_sums sums, rml_codes a, rml_codes b) {
     return (rml_code_sums)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
 }
-#elif defined(__AVX2__)
-typedef int8_t rml_codes __attribute__((vector_size(32)));
-typedef int16_t rml_code_sums __attribute__((vector_size(32))); /* of two products each, not widened */
+#elif defined(__ARM_FEATURE_DOTPROD)
+enum { RML_INT8X2_PRODUCTS = 2 };
+typedef int8x16_t rml_codes;
+typedef int32x4_t rml_code_sums;
 RML_INLINE rml_code_sums rml_add_products(rml_code_sums sums, rml_codes a, rml_codes b) {
-    return sums + (rml_code_sums)_mm256_maddubs_epi16((__m256i)a, (__m256i)b);
+    return vdotq_s32(sums, a, b);
+}
+#elif defined(__aarch64__)
+enum { RML_INT8X2_PRODUCTS = 1 };
+typedef int16x8_t rml_codes;
+typedef int32x4_t rml_code_sums;
+RML_INLINE rml_code_sums rml_add_products(rml_code_sums sums, rml_codes a, rml_codes b) {
+    return vmlal_high_s16(vmlal_s16(sums, vget_low_s16(a), vget_low_s16(b)), a, b);
 }
 #else
-typedef int16_t rml_codes __attribute__((vector_size(16))); /* codes widened to 16 bits */
-typedef int32_t rml_code_sums __attribute__((vector_size(16))); /* of two products each */
+enum { RML_INT8X2_PRODUCTS = 1 };
+typedef int16_t rml_codes __attribute__((vector_size(4 * RML_LANES)));
+typedef int_lanes rml_code_sums;
 RML_INLINE rml_code_sums rml_add_products(rml_code_sums sums, rml_codes a, rml_codes b) {
-#if defined(__x86_64__)
+#if defined(__AVX2__)
+    return sums + (rml_code_sums)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__x86_64__)
     return sums + (rml_code_sums)_mm_madd_epi16((__m128i)a, (__m128i)b);
 #else
-    typedef int16_t half __attribute__((vector_size(8)));
-    union { rml_codes v; half h[2]; } x = {a}, y = {b};
-    sums += __builtin_convertvector(x.h[0], rml_code_sums) * __builtin_convertvector(y.h[0], rml_code_sums);
-    return sums + __builtin_convertvector(x.h[1], rml_code_sums) * __builtin_convertvector(y.h[1], rml_code_sums);
+    for (int i = 0; i < RML_LANES; ++i) sums[i] += a[2 * i] * b[2 * i] + a[2 * i + 1] * b[2 * i + 1];
+    return sums;
 #endif
 }
 #endif
@@ -100,6 +113,7 @@ RML_INLINE rml_code_sums rml_add_products(rml_code_sums sums, rml_codes a, rml_c
 /* Products of one and one, added up: how many there were in `rounds` rounds of all chains. */
 static int64_t rml_multiply_int8(int64_t rounds) {
     rml_codes a = 1 - (rml_codes){0}, b = a;
+    RML_OPAQUE(b);
     int64_t total = 0;
     while (rounds > 0) {
         const int64_t now = rounds < RML_ROUNDS ? rounds : RML_ROUNDS;
@@ -124,6 +138,7 @@ static int64_t rml_multiply_int8(int64_t rounds) {
 /* Products of one and one, added up: how many there were in `rounds` rounds of all chains. */
 static int64_t rml_multiply_f32(int64_t rounds) {
     lanes a = splat_lanes(1.0f), b = a;
+    RML_OPAQUE(b);
     int64_t total = 0;
     while (rounds > 0) {
         const int64_t now = rounds < RML_ROUNDS ? rounds : RML_ROUNDS;

@@ -69,30 +69,27 @@ class Operation:
     @property
     def products(self) -> int:
         """Multiplications: of weights with inputs, of queries with keys, of weights with values."""
-        return self._products(in_int8=True) + self._products(in_int8=False)
+        return sum(self.products_by_kind.values())
 
     @property
-    def int8_products(self) -> int:
-        """Those that the machine makes of 8-bit integers: two for each product of ``int8x2``."""
-        columns = {"f32": 0, "int8": 1, "int8x2": 2}[self.kwargs.get("compute", "int8x2")]
-        return columns * self._products(in_int8=True)
+    def products_by_kind(self) -> dict[str, int]:
+        """Multiplications of integers (``"int8"``, ``"int8x2"``) and of others (``"f32"``)."""
+        compute = self.kwargs.get("compute", "int8x2")  # of quantized weights
+        by_kind = {"f32": self._products(quantized=False)}
+        by_kind[compute] = by_kind.get(compute, 0) + self._products(quantized=True)
+        return by_kind
 
-    @property
-    def f32_products(self) -> int:
-        """Those that the machine makes of float32 numbers."""
-        return self.products - (self._products(in_int8=True) if self.int8_products else 0)
-
-    def _products(self, *, in_int8: bool) -> int:
-        """Products with quantized weights, which may be of 8-bit integers, or all others."""
+    def _products(self, *, quantized: bool) -> int:
+        """Multiplications with weights in quantized blocks, or all others."""
         if self.kernel == "embed":
             return 0
         if self.kernel == "attend":
             q = self.args[0]
-            return 0 if in_int8 else 2 * q.shape[1] * q.shape[2] * sum(self._keys_seen())
+            return 0 if quantized else 2 * q.shape[1] * q.shape[2] * sum(self._keys_seen())
         n = sum(
             int(w.rows) * int(w.cols)
             for w in self.weights()
-            if (w.type in QUANTIZED_FORMATS) == in_int8
+            if (w.type in QUANTIZED_FORMATS) == quantized
         )
         if self.kernel == "mix_experts":
             return n // len(self.args[1]) * int(self.args[4].size)

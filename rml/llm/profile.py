@@ -39,7 +39,7 @@ class Timing:
         n_bytes = operation.n_bytes
         limit = None
         if limits is not None:
-            limit = limits.seconds(n_bytes, operation.int8_products, operation.f32_products)
+            limit = limits.seconds(n_bytes, operation.products_by_kind)
         return cls(operation, seconds, n_bytes, operation.products, limit)
 
     @property
