@@ -8,15 +8,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
 
-import numpy as np
-
 from rml.errors import ArgumentError, ClosedError
 from rml.files import Checkpoint
 from rml.generation.candidates import Floats
 from rml.generation.chat import ChatPrompts, Messages, without_system
-from rml.generation.context import checked_context
 from rml.generation.embedding import Pooling, embed
-from rml.generation.prompts import Ids, Prompt, longest_prompt, prompt_ids, without_oldest
+from rml.generation.prefill import Evaluated
+from rml.generation.prompts import (
+    Ids,
+    Prompt,
+    is_list_of_prompts,
+    longest_prompt,
+    prompt_ids,
+    text_prompt,
+)
 from rml.generation.ranges import boolean, checked, integer
 from rml.generation.request import ChatOptions, GenerateOptions, Request
 from rml.generation.results import Completion
@@ -130,7 +135,7 @@ class Model:
             If the model's logits are no numbers.
         """
         request = Request.of(options, self.sampling)
-        if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int | np.integer):
+        if is_list_of_prompts(prompt):
             if n is not None:
                 raise ArgumentError("n is for one prompt, not for a list of them")
             prompts = [self._prompt(cast("str", text), request) for text in prompt]
@@ -142,7 +147,11 @@ class Model:
         with ExitStack() as opened:
             session = request.session or opened.enter_context(self._sessions.lend())
             requests = [replace(request, seed=seed, session=session) for seed in seeds]
-            return [self._stream(one, each).result() for each in requests]
+            first = self._stream(one, requests[0])
+            # The prompt is evaluated when the first one runs, and never again.
+            results = [first.result()]
+            results += [self._stream(one, each, first.evaluated).result() for each in requests[1:]]
+            return results
 
     __call__ = generate
 
@@ -189,8 +198,9 @@ class Model:
         variables = options.pop("chat_template_kwargs", None) or {}
         tools = options.pop("tools", None)
         request = Request.of(options, self.sampling)
-        if request.parse_special:
-            raise ArgumentError("parse_special is for prompts, not for messages of a chat")
+        for name in ("echo", "parse_special"):
+            if getattr(request, name):
+                raise ArgumentError(f"{name} is for prompts, not for messages of a chat")
         limit = self._limit(request) if request.truncate else None
         prompt = self._prompts.prompt(messages, tools, going_on, variables, limit)
         return self._stream(prompt, request)
@@ -254,7 +264,7 @@ class Model:
         NumericError
             If the model's states are no numbers.
         """
-        many = isinstance(text, list) and not (text and isinstance(text[0], int | np.integer))
+        many = text == [] or is_list_of_prompts(text)
         texts = cast("list[str | list[int]]", text if many else [text])
         prompts = [prompt_ids(each, self.tokenizer, whole=True) for each in texts]
         vectors = embed(
@@ -263,15 +273,16 @@ class Model:
         return vectors if many else vectors[0]
 
     def _prompt(self, prompt: str | Ids, request: Request) -> Prompt:
-        ids = prompt_ids(prompt, self.tokenizer, parse_special=request.parse_special)
-        if request.truncate:
-            return without_oldest(ids, self._limit(request), self.tokenizer.bos_id)
-        return Prompt(ids)
+        limit = self._limit(request) if request.truncate else None
+        special = request.parse_special
+        return text_prompt(prompt, self.tokenizer, parse_special=special, limit=limit)
 
     def _limit(self, request: Request) -> int:
         return longest_prompt((request.session or self._sessions).n_ctx, request.max_tokens)
 
-    def _stream(self, prompt: Prompt, request: Request) -> Stream:
+    def _stream(
+        self, prompt: Prompt, request: Request, evaluated: Evaluated | None = None
+    ) -> Stream:
         self._require_open()
         return Stream(
             prompt,
@@ -280,6 +291,7 @@ class Model:
             sessions=self._sessions,
             stop_ids=self.stop_ids,
             n_batch=self.n_batch,
+            evaluated=evaluated,
         )
 
     # ---- chat templates ----
@@ -347,9 +359,6 @@ class Model:
             How many sessions, this one and its forks, find room at their full length. It costs
             memory only where it is used.
         """
-        if n_ctx is not None:
-            n_ctx = checked_context(n_ctx, self.config, self.path)
-        checked("n_sequences", n_sequences, integer(1))
         return self._sessions.open(n_ctx, kv_type, n_sequences)
 
     def load_session(
@@ -372,8 +381,6 @@ class Model:
         ContextOverflow
             If it holds more tokens than `n_ctx`.
         """
-        if n_ctx is not None:
-            n_ctx = checked_context(n_ctx, self.config, self.path)
         return self._sessions.load(path, n_ctx, kv_type)
 
     @property

@@ -223,13 +223,63 @@ def test_n_continuations_share_the_prompt_and_count_the_seeds_up(model):
 
     assert [reply.token_ids for reply in three] == [reply.token_ids for reply in alone]
     assert [reply.seed for reply in three] == [4, 5, 6]
-    # All but the last token of the prompt, whose logits are needed.
-    assert [reply.timings.prompt_n for reply in three] == [len(alone[0].prompt_token_ids), 1, 1]
+    # The prompt is evaluated once, to its last token.
+    n = len(alone[0].prompt_token_ids)
+    assert [reply.timings.prompt_n for reply in three] == [n, 0, 0]
+    assert [reply.usage.cached_tokens for reply in three] == [0, n, n]
+    assert three[0].logprobs is None
+    with model.session() as session:
+        several = model.generate("Hello", n=2, max_tokens=8, seed=4, session=session, logprobs=2)
+        assert [reply.token_ids for reply in several] == [reply.token_ids for reply in alone[:2]]
+        assert (
+            several[1].logprobs
+            == model.generate("Hello", seed=5, max_tokens=8, logprobs=2).logprobs
+        )
     assert len(model.generate([5, 6], n=1, max_tokens=1)) == 1
     with pytest.raises(ArgumentError, match="n=0"):
         model.generate("Hello", n=0)
     with pytest.raises(ArgumentError, match="n is for one prompt"):
         model.generate(["Hello", "you"], n=2)
+
+
+@pytest.mark.parametrize("n_batch", [1, 3, 512])
+def test_echo_puts_the_prompt_first_with_its_scores(n_batch):
+    """As in the completions of llama.cpp's server and of the OpenAI API."""
+    options = {"max_tokens": 5, "seed": 2, "ignore_eos": True, "logprobs": 3}
+    with rml.load(LLAMA, n_threads=1, n_batch=n_batch) as model:
+        plain = model.generate("Hello you", **options)
+        done = []
+        reply = model.generate(
+            "Hello you", echo=True, progress=lambda *counts: done.append(counts), **options
+        )
+
+        assert reply.text == "Hello you" + plain.text
+        assert (reply.token_ids, reply.logprobs) == (plain.token_ids, plain.logprobs)
+        assert reply.prompt_logprobs == model.score("Hello you", top_logprobs=3).logprobs
+        assert plain.prompt_logprobs is None
+        assert done[-1] == (len(reply.prompt_token_ids), len(reply.prompt_token_ids))
+        assert len(done) == -(-done[-1][1] // n_batch)
+        pieces = list(model.stream("Hello you", echo=True, **options))
+        assert "".join(piece.text for piece in pieces) == reply.text
+        assert (pieces[0].text, pieces[0].token_ids) == ("Hello you", [])
+        # Only scores; every token of the prompt is evaluated, although the session holds them.
+        with model.session() as session:
+            for _ in range(2):
+                scored = model.generate(
+                    "Hello you", session=session, echo=True, logprobs=True, max_tokens=0
+                )
+                assert scored.text == "Hello you"
+                assert scored.usage.cached_tokens == 0
+                assert [entry and entry.logprob for entry in scored.prompt_logprobs] == [
+                    entry and entry.logprob for entry in reply.prompt_logprobs
+                ]
+        several = model.generate("Hello you", n=2, echo=True, **options)
+        assert several[0].prompt_logprobs == several[1].prompt_logprobs == reply.prompt_logprobs
+        ids = reply.prompt_token_ids
+        assert model.generate(ids, echo=True, **options).text == reply.text
+        assert model.generate(ids, echo=True, max_tokens=1).prompt_logprobs is None
+        with pytest.raises(ArgumentError, match="echo is for prompts"):
+            model.chat([{"role": "user", "content": "Hi"}], echo=True)
 
 
 def test_ids_may_be_an_array(model):

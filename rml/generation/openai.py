@@ -46,29 +46,51 @@ def chat_logprobs(
 
 
 def text_logprobs(
-    entries: "Sequence[TokenLogprob]", token_bytes: TokenBytes | None
+    ids: Sequence[int],
+    entries: "Sequence[TokenLogprob | None]",
+    token_bytes: TokenBytes | None,
+    text: str | None = None,
 ) -> dict[str, Any]:
-    """Make the ``logprobs`` object of a text completion's choice."""
+    """Make the ``logprobs`` object of a text completion's choice.
+
+    Parameters
+    ----------
+    ids : sequence of int
+        The tokens.
+    entries : sequence of TokenLogprob or None
+        What is known of each; of the first token of a prompt nothing.
+    token_bytes : callable or None
+        Gives the bytes of a token.
+    text : str, optional
+        The tokens' text, if it need not be their bytes one after another: a prompt's may lack a
+        beginning-of-text token, and the space that a tokenizer puts before it.
+    """
 
     def name(token: int) -> str:
         return _name(token, None if token_bytes is None else token_bytes(token))
 
     return {
-        "tokens": [name(entry.id) for entry in entries],
-        "token_logprobs": [entry.logprob for entry in entries],
+        "tokens": [name(token) for token in ids],
+        "token_logprobs": [None if entry is None else entry.logprob for entry in entries],
         "top_logprobs": [
-            {name(token): logprob for token, logprob in entry.top} for entry in entries
+            None if entry is None else {name(token): logprob for token, logprob in entry.top}
+            for entry in entries
         ],
-        "text_offset": [] if token_bytes is None else _offsets(entries, token_bytes),
+        "text_offset": [] if token_bytes is None else _offsets(ids, token_bytes, text),
     }
 
 
-def _offsets(entries: "Sequence[TokenLogprob]", token_bytes: TokenBytes) -> list[int]:
+def _offsets(ids: Sequence[int], token_bytes: TokenBytes, text: str | None) -> list[int]:
     """Whole characters before each token."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     offsets = [0]
-    for entry in entries:
-        offsets.append(offsets[-1] + len(decoder.decode(token_bytes(entry.id))))
+    for token in ids:
+        at, piece = offsets[-1], decoder.decode(token_bytes(token))
+        if text is not None and not text.startswith(piece, at):
+            piece = piece.removeprefix(" ")
+            if not text.startswith(piece, at):
+                piece = ""
+        offsets.append(at + len(piece))
     return offsets[:-1]
 
 

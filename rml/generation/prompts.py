@@ -11,7 +11,15 @@ from rml.errors import ArgumentError
 from rml.generation.ranges import token_ids
 from rml.tokenizers import Tokenizer
 
-__all__ = ["Ids", "Prompt", "longest_prompt", "prompt_ids", "without_oldest"]
+__all__ = [
+    "Ids",
+    "Prompt",
+    "is_list_of_prompts",
+    "longest_prompt",
+    "prompt_ids",
+    "text_prompt",
+    "without_oldest",
+]
 
 Ids = Sequence[int] | npt.NDArray[np.integer]
 
@@ -28,11 +36,19 @@ class Prompt:
         How many tokens were left out, since they did not fit.
     is_chat : bool
         Whether it is a conversation.
+    text : str or None
+        What the tokens were made of, where that is known and nothing was left out.
     """
 
     ids: list[int]
     n_dropped: int = 0
     is_chat: bool = False
+    text: str | None = None
+
+
+def is_list_of_prompts(value: object) -> bool:
+    """Whether this is a list of texts or of lists of ids, and not one of ids."""
+    return isinstance(value, list) and bool(value) and not isinstance(value[0], int | np.integer)
 
 
 def longest_prompt(n_ctx: int, max_tokens: int | None) -> int:
@@ -80,6 +96,24 @@ def prompt_ids(
     if not ids:
         raise ArgumentError("the text has no tokens, but at least one is needed")
     return ids
+
+
+def text_prompt(
+    prompt: str | Ids, tokenizer: Tokenizer, *, parse_special: bool, limit: int | None
+) -> Prompt:
+    """Make the prompt of a completion; the arguments are those of `prompt_ids`, and a `limit`.
+
+    Parameters
+    ----------
+    prompt, tokenizer, parse_special
+        See `prompt_ids`.
+    limit : int or None
+        Most tokens; the oldest ones that are too many are left out.
+    """
+    ids = prompt_ids(prompt, tokenizer, parse_special=parse_special)
+    if limit is not None and len(ids) > limit:
+        return without_oldest(ids, limit, tokenizer.bos_id)
+    return Prompt(ids, text=prompt if isinstance(prompt, str) else None)
 
 
 def _checked_ids(ids: Ids) -> list[int]:

@@ -66,6 +66,9 @@ class GenerateOptions(TypedDict, total=False):
         (a user's message and what follows it), never the system message or the last turn. The
         prompt then leaves room for `max_tokens` or for a quarter of the context, whichever is less.
         `Usage.dropped_tokens` of the result says how much was left out.
+    echo : bool
+        Begin the text with the prompt's, and with `logprobs` return those of its tokens, too; these
+        need its evaluation as a whole, whatever the session holds. Not for chats.
     parse_special : bool
         Whether the name of a control token in a prompt means that token. Leave it off for text
         that others wrote. Not for chats: there the template makes the control tokens.
@@ -82,6 +85,7 @@ class GenerateOptions(TypedDict, total=False):
     progress: Progress
     session: Session | None
     truncate: Literal["left"] | None
+    echo: bool
     parse_special: bool
     temperature: float
     dynatemp_range: float
@@ -158,6 +162,7 @@ class Request:
     progress: Progress | None = None
     session: Session | None = None
     truncate: Literal["left"] | None = None
+    echo: bool = False
     parse_special: bool = False
 
     @classmethod
@@ -255,5 +260,6 @@ _CHECKS: Mapping[str, Check] = {
     "progress": lambda value: _functions(value)[0],
     "session": _session,
     "truncate": _truncate,
+    "echo": boolean,
     "parse_special": boolean,
 }

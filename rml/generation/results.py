@@ -149,7 +149,7 @@ class Completion:
     Attributes
     ----------
     text : str
-        The text, up to a stop string, without end tokens.
+        The text, up to a stop string, without end tokens; with ``echo=True`` behind the prompt's.
     token_ids : list of int
         All tokens that were generated. An end token is not one of them; tokens of a stop string
         are, although their text is not.
@@ -170,6 +170,9 @@ class Completion:
         Every value in effect, and where it came from.
     logprobs : list of TokenLogprob, or None
         One for each token, if asked for.
+    prompt_logprobs : list of TokenLogprob or None, or None
+        One for each token of the prompt, if asked for with `echo`. Nothing comes before the first:
+        None.
     is_chat : bool
         Whether it answers a conversation.
     created : int
@@ -186,6 +189,7 @@ class Completion:
     seed: int
     sampling: SamplingSettings
     logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob | None] | None = None
     is_chat: bool = False
     created: int = 0
 
@@ -213,8 +217,7 @@ class Completion:
             choice["message"] = {"role": "assistant", "content": self.text}
         else:
             choice["text"] = self.text
-        make = openai.chat_logprobs if self.is_chat else openai.text_logprobs
-        choice["logprobs"] = None if self.logprobs is None else make(self.logprobs, token_bytes)
+        choice["logprobs"] = self._openai_logprobs(token_bytes)
         return {
             "id": f"{'chatcmpl' if self.is_chat else 'cmpl'}-{secrets.token_hex(12)}",
             "object": "chat.completion" if self.is_chat else "text_completion",
@@ -223,3 +226,13 @@ class Completion:
             "choices": [choice],
             "usage": self.usage.to_dict(),
         }
+
+    def _openai_logprobs(self, token_bytes: Callable[[int], bytes] | None) -> dict[str, Any] | None:
+        if self.logprobs is None:
+            return None
+        if self.is_chat:
+            return openai.chat_logprobs(self.logprobs, token_bytes)
+        if self.prompt_logprobs is None:
+            return openai.text_logprobs(self.token_ids, self.logprobs, token_bytes)
+        ids, entries = self.prompt_token_ids + self.token_ids, self.prompt_logprobs + self.logprobs
+        return openai.text_logprobs(ids, entries, token_bytes, self.text)

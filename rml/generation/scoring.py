@@ -1,6 +1,7 @@
 """How likely a model finds a text."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from rml.generation.candidates import Floats, largest, no_numbers
 from rml.generation.results import TokenLogprob
 from rml.generation.session import Session
 
-__all__ = ["Score", "rows_at_once", "score", "token_logprob"]
+__all__ = ["Score", "logprobs_of", "rows_at_once", "score", "token_logprob"]
 
 # Values of logits that are held at a time: rows of a large vocabulary come a few at a time.
 _VALUES = 1 << 23
@@ -69,11 +70,28 @@ def score(session: Session, ids: list[int], *, top: int = 0) -> Score:
     for start in range(0, len(ids), rows):
         logits = session.forward(ids[start : start + rows], all_logits=True)
         following = ids[start + 1 : start + rows + 1]
-        entries += [
-            token_logprob(row, token, top, position)
-            for position, (row, token) in enumerate(zip(logits, following, strict=False), start + 1)
-        ]
+        entries += logprobs_of(logits, following, top, start + 1)
     return Score(ids, entries)
+
+
+def logprobs_of(
+    logits: Floats, following: Sequence[int], top: int, position: int
+) -> list[TokenLogprob]:
+    """Logprobs of tokens, each behind the one whose row of logits stands at its place.
+
+    Parameters
+    ----------
+    logits : ndarray of float32, shape (n, n_vocab)
+        Rows; the last one may be one too many.
+    following : sequence of int
+        The tokens, n or n - 1.
+    top : int
+        As in `token_logprob`.
+    position : int
+        Place of the first token in its text, for the message of an error.
+    """
+    rows = zip(logits, following, strict=False)
+    return [token_logprob(row, token, top, i) for i, (row, token) in enumerate(rows, position)]
 
 
 def token_logprob(

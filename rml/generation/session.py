@@ -187,17 +187,18 @@ class Session:
             del self._tokens[length:]
             cache.truncate(length)
 
-    def keep_prefix(self, ids: Sequence[int]) -> int:
+    def keep_prefix(self, ids: Sequence[int], *, whole: bool = False) -> int:
         """Forget what is not a beginning of `ids`, so that only the rest need be evaluated.
 
-        At least the last of `ids` is left to evaluate, since its logits are what comes next.
+        At least the last of `ids` is left to evaluate, since its logits are what comes next; but
+        not if `whole` says that these are known.
 
         Returns
         -------
         int
             How many of `ids` are in the cache.
         """
-        limit = max(0, min(self.position, len(ids) - 1))
+        limit = max(0, min(self.position, len(ids) - (not whole)))
         kept = next((i for i in range(limit) if self._tokens[i] != ids[i]), limit)
         self.truncate(kept)
         return kept

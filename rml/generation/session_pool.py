@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 
 from rml.errors import ClosedError
 from rml.files import Checkpoint
+from rml.generation.context import checked_context
+from rml.generation.ranges import checked, integer
 from rml.generation.session import Session
 from rml.generation.session_file import fingerprint, read_session
 from rml.llm.decoder import DecoderLM
@@ -78,9 +80,10 @@ class SessionPool:
         ArgumentError
             If an argument is out of its range.
         """
+        checked("n_sequences", n_sequences, integer(1))
         decoder = self._open_decoder()
         cache = decoder.new_cache(
-            self.n_ctx if n_ctx is None else n_ctx,
+            self._context(n_ctx),
             self.kv_type if kv_type is None else kv_type,
             n_sequences=n_sequences,
         )
@@ -92,7 +95,7 @@ class SessionPool:
         """Open a session that was saved; `Model.load_session` says what the arguments mean."""
         decoder = self._open_decoder()
         cache = decoder.new_cache(
-            self.n_ctx if n_ctx is None else n_ctx, self.kv_type if kv_type is None else kv_type
+            self._context(n_ctx), self.kv_type if kv_type is None else kv_type
         )
         try:
             tokens = read_session(
@@ -162,6 +165,11 @@ class SessionPool:
             if (session := reference()) is not None:
                 session.close()
         self._idle.clear()
+
+    def _context(self, n_ctx: int | None) -> int:
+        if n_ctx is None:
+            return self.n_ctx
+        return checked_context(n_ctx, self._open_decoder().config, self._checkpoint.path)
 
     def _open_decoder(self) -> DecoderLM:
         if self._decoder is None:

@@ -24,6 +24,7 @@ from typing import Self
 
 from rml.errors import ArgumentError, Cancelled, ContextOverflow, RmlError
 from rml.generation.candidates import Floats
+from rml.generation.prefill import Evaluated, evaluate
 from rml.generation.prompts import Prompt
 from rml.generation.request import Request
 from rml.generation.results import Completion, Delta, FinishReason, Timings, TokenLogprob, Usage
@@ -57,6 +58,9 @@ class Stream:
         Ids that end the text, unless `request` ignores them.
     n_batch : int
         Tokens of the prompt that are evaluated at a time.
+    evaluated : Evaluated, optional
+        What an earlier stream has found out about the same prompt, whose tokens are not evaluated
+        again if the request's session still holds them.
 
     Attributes
     ----------
@@ -64,6 +68,8 @@ class Stream:
         The prompt.
     seed : int
         Start of the random numbers.
+    evaluated : Evaluated or None
+        What is known of the prompt, after its evaluation.
 
     Raises
     ------
@@ -83,6 +89,7 @@ class Stream:
         sessions: SessionPool,
         stop_ids: Collection[int],
         n_batch: int,
+        evaluated: Evaluated | None = None,
     ) -> None:
         n_prompt = len(prompt.ids)
         if not n_prompt:
@@ -98,6 +105,7 @@ class Stream:
             )
         self.prompt_token_ids = prompt.ids
         self.seed = request.seed
+        self.evaluated = evaluated
         self._sessions = sessions
         self._session: Session | None = None
         self._request = request
@@ -229,6 +237,7 @@ class Stream:
             seed=self.seed,
             sampling=self._sampler.settings,
             logprobs=self._logprobs.copy() if self._request.logprobs else None,
+            prompt_logprobs=self.evaluated.logprobs if self.evaluated else None,
             is_chat=self._prompt.is_chat,
             created=self._ended_at,
         )
@@ -251,6 +260,8 @@ class Stream:
             session = self._begin()
             logits = self._prefill(session)
             if logits is not None:
+                if self._request.echo and (text := self._prompt_text()):
+                    yield self._delta(text)
                 yield from self._stream(self._decode(session, logits))
             self._in_order = True
         finally:
@@ -264,25 +275,32 @@ class Stream:
     def _prefill(self, session: Session) -> Floats | None:
         """Evaluate the prompt; None if cancelled."""
         start = time.perf_counter()
-        prompt, progress = self.prompt_token_ids, self._request.progress
-        self._n_cached = done = session.keep_prefix(prompt)
-        logits: Floats | None = None
-        while done < len(prompt) and not self._cancelled:
-            part = prompt[done : done + self._n_batch]
-            try:
-                logits = session.forward(part, out=logits)
-            except Cancelled:
-                self._cancelled = True
-                break
-            done += len(part)
-            if progress is not None:
-                progress(done, len(prompt))
+        request, prompt, known = self._request, self.prompt_token_ids, self.evaluated
+        if known is not None and session.keep_prefix(prompt, whole=True) == len(prompt):
+            self._n_cached = len(prompt)
+        else:
+            scored = request.echo and request.logprobs
+            self._n_cached = 0 if scored else session.keep_prefix(prompt)
+            known = self.evaluated = evaluate(
+                session,
+                prompt,
+                n_cached=self._n_cached,
+                top_logprobs=request.top_logprobs if scored else None,
+                n_batch=self._n_batch,
+                progress=request.progress,
+                is_cancelled=lambda: self._cancelled,
+            )
         self._prefill_seconds = time.perf_counter() - start
-        if self._cancelled:
+        if known is None or self._cancelled:
+            self._cancelled = True
             self._finish("cancelled")
             return None
         self._sampler.accept(prompt)
-        return logits
+        return known.logits
+
+    def _prompt_text(self) -> str:
+        text = self._prompt.text
+        return self._tokenizer.decode(self.prompt_token_ids) if text is None else text
 
     def _decode(self, session: Session, logits: Floats) -> Iterator[int]:
         """Choose and evaluate tokens until something ends it."""

@@ -76,13 +76,35 @@ def test_logprobs_of_a_text(model):
     assert reply.to_openai()["choices"][0]["logprobs"]["text_offset"] == []
 
 
+def test_logprobs_of_an_echoed_prompt(model):
+    """The first token has none, and the beginning-of-text token is no part of the text."""
+    reply = model.generate("Hello you", max_tokens=3, seed=1, logprobs=1, echo=True)
+    found = reply.to_openai(token_bytes=model.tokenizer.token_bytes)["choices"][0]["logprobs"]
+
+    assert found["token_logprobs"][0] is found["top_logprobs"][0] is None
+    n = len(reply.prompt_token_ids)
+    assert len(found["tokens"]) == n + len(reply.token_ids)
+    assert found["token_logprobs"][n:] == [entry.logprob for entry in reply.logprobs]
+    assert found["text_offset"][0] == 0
+    assert found["text_offset"][n] == len("Hello you")
+    assert reply.to_openai()["choices"][0]["text"] == reply.text
+
+
+def test_offsets_of_a_prompt_skip_what_its_text_lacks():
+    from rml.generation.openai import text_logprobs
+
+    pieces = [b"<s>", b" Hello", b" you"]
+    found = text_logprobs(range(3), [None] * 3, pieces.__getitem__, "Hello you")
+    assert found["text_offset"] == [0, 0, 5]
+
+
 def test_offsets_count_whole_characters():
     from rml.generation.openai import text_logprobs
 
     pieces = [b"a", "\u4e16".encode()[:2], "\u4e16".encode()[2:] + b"b", b"c"]
     entries = [rml.TokenLogprob(i, -1.0) for i in range(4)]
 
-    assert text_logprobs(entries, pieces.__getitem__)["text_offset"] == [0, 1, 1, 3]
+    assert text_logprobs(range(4), entries, pieces.__getitem__)["text_offset"] == [0, 1, 1, 3]
 
 
 def test_a_cancelled_generation_has_no_reason(model):

@@ -1,0 +1,92 @@
+"""The evaluation of a prompt: the first phase of a generation."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rml.errors import Cancelled
+from rml.generation.candidates import Floats
+from rml.generation.request import Progress
+from rml.generation.results import TokenLogprob
+from rml.generation.scoring import logprobs_of, rows_at_once
+from rml.generation.session import Session
+
+__all__ = ["Evaluated", "evaluate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What the evaluation of a prompt has found out.
+
+    Attributes
+    ----------
+    logits : ndarray of float32, shape (n_vocab,)
+        Scores of the token behind it.
+    logprobs : list of TokenLogprob or None, or None
+        As `Completion.prompt_logprobs`.
+    """
+
+    logits: Floats
+    logprobs: list[TokenLogprob | None] | None
+
+
+def evaluate(
+    session: Session,
+    prompt: list[int],
+    *,
+    n_cached: int,
+    top_logprobs: int | None,
+    n_batch: int,
+    progress: Progress | None,
+    is_cancelled: Callable[[], bool],
+) -> Evaluated | None:
+    """Evaluate a prompt in parts.
+
+    Parameters
+    ----------
+    session : Session
+        Holds the first `n_cached` tokens, which are not evaluated again; what follows them there
+        is forgotten.
+    prompt : list of int
+        At least one token more.
+    n_cached : int
+        0 if `top_logprobs` is given.
+    top_logprobs : int or None
+        If given, the logprobs of the prompt's tokens are found, and so many of the likeliest ones
+        are listed for each place.
+    n_batch : int
+        Most tokens of a part; the result does not depend on it.
+    progress : callable or None
+        Called after each part.
+    is_cancelled : callable
+        Asked before each part.
+
+    Returns
+    -------
+    Evaluated, or None if it was cancelled
+    """
+    session.truncate(n_cached)
+    logits = np.empty(session.n_vocab, np.float32)
+    logprobs: list[TokenLogprob | None] | None = None
+    if top_logprobs is not None:  # then the logits of all tokens are held at once
+        n_batch, logprobs = min(n_batch, rows_at_once(session.n_vocab)), [None]
+    done = n_cached
+    while done < len(prompt):
+        if is_cancelled():
+            return None
+        part = prompt[done : done + n_batch]
+        try:
+            if logprobs is None or top_logprobs is None:
+                session.forward(part, out=logits)
+            else:
+                rows = session.forward(part, all_logits=True)
+                following = prompt[done + 1 : done + 1 + len(part)]
+                logprobs += logprobs_of(rows, following, top_logprobs, done + 1)
+                logits[:] = rows[-1]
+        except Cancelled:
+            return None
+        done += len(part)
+        if progress is not None:
+            progress(done, len(prompt))
+    return Evaluated(logits, logprobs)
