@@ -28,7 +28,7 @@ from benchmarks.synthetic import PLAIN, Matrix, random_matrix
 
 ROWS, COLS = 5632, 2048
 N_EXPERTS, N_USED, D_EXPERT = 8, 2, 1024
-HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
+HEADS, KV_HEADS, HEAD_DIM, N_VOCAB = 32, 8, 128, 128_256
 LAYERS = 8  # of a cache, so that each attention reads keys and values of its own
 PREFILL = 512
 MOST_MATRICES = 12
@@ -289,6 +289,27 @@ def small_rows(settings: Settings) -> Iterator[list[str]]:
     ]
     for one, many in zip(*runs, strict=True):
         yield [one.operation.kernel, f"{1e6 * one.seconds:.1f}", f"{1e6 * many.seconds:.1f}"]
+    yield from vocabulary_rows(settings)
+
+
+def vocabulary_rows(settings: Settings) -> Iterator[list[str]]:
+    """Make a line for each kernel that looks at the logits of a token; there is one at a time."""
+    logits = np.random.default_rng(0).standard_normal(N_VOCAB, np.float32)
+    ids, top, total = np.zeros(40, np.int64), np.zeros(40, np.float32), np.zeros(2, np.float64)
+    options = {"temperature": 0.8, "top_p": 0.95, "min_p": 0.05, "chance": 0.5}
+    n = settings.n_threads
+    calls = {
+        f"largest 40 of {N_VOCAB}": lambda: _kernels.largest(logits, ids, top, n_threads=n),
+        f"log_sum_exp of {N_VOCAB}": lambda: _kernels.log_sum_exp(logits, total, n_threads=n),
+        "choose of 40": lambda: _kernels.choose(top, ids[:1], **options),
+    }
+    for name, call in calls.items():
+        times = []
+        for _ in range(10 * settings.repeats):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+        yield [name, f"{1e6 * min(times):.1f}", ""]
 
 
 # ---- a model ----
