@@ -1,8 +1,9 @@
 """What the bytes of every weight format mean, the definition.
 
 A quantized block is a number of *units*, 32 or 16 values that share a scale, and in some formats
-a minimum (in Q2_K one for each half): ``value = scale * code + minimum`` with a small signed integer
-`code`. `unpack` gives codes and scales, `dequantize` the values, `embed` the values of chosen rows.
+a minimum (in Q2_K one for each half): ``value = scale * code + minimum`` with a small signed
+integer `code`. `unpack` gives codes and scales, `dequantize` the values, `embed` the values of
+chosen rows.
 
 Source: the GGUF format's description and the reference code of its types (ggml, MIT licence).
 All values are exact in float32 up to the one or two roundings of the formula itself, multiply

@@ -10,7 +10,7 @@
  *     value = scale * (code - bias) + minimum
  *
  * The definitions (dequant_py.py) say what the bytes mean. Adding a format is one entry here, its
- * `unpack_NAME` (unpack_simple.h, unpack_k.h, unpack_grid.h) and its part of codes_avx512.h.
+ * `unpack_NAME` (unpack_simple.h, unpack_k.h, unpack_grid.h) and its part of codes.h or grids.h.
  */
 #ifndef RML_FORMATS_H
 #define RML_FORMATS_H

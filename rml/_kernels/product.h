@@ -22,7 +22,7 @@ static ptrdiff_t rml_rows_scratch(ptrdiff_t k, ptrdiff_t n_tokens) {
 #if defined(__AVX512VNNI__)
     const ptrdiff_t integers = avx512_scratch(k, n_tokens);
 #else
-    const ptrdiff_t integers = pair_scratch();
+    const ptrdiff_t integers = pair_scratch(k);
 #endif
     return whole_lines(integers > floats ? integers : floats);
 }

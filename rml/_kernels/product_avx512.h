@@ -16,8 +16,7 @@
 #define RML_PRODUCT_AVX512_H
 #if defined(__AVX512VNNI__)
 
-#include "codes_avx512.h"
-#include "grids_avx512.h"
+#include "grids.h"
 #include "product_f32.h"
 #include "quantize.h"
 
@@ -31,7 +30,7 @@ enum {
 /* What the loops below need to know of a format; constants, once inlined. */
 typedef struct {
     stage_fn *stage; /* or NULL */
-    unit16_fn *unit16;
+    unit_fn *unit;
     scales_fn *scales;
     int units, bytes, bias, n_minima, n_scales;
 } rml_format;
@@ -44,9 +43,9 @@ RML_INLINE __m512i four_codes(const int8_t *x) {
 }
 
 /* acc + dot products of vectors [from, to) of a unit. */
-RML_INLINE __m512i dot_codes(__m512i acc, const __m512i *code, const int8_t *x, int from, int to) {
+RML_INLINE __m512i dot_codes(__m512i acc, const row_lanes *code, const int8_t *x, int from, int to) {
 #pragma GCC unroll 8
-    for (int j = from; j < to; ++j) acc = _mm512_dpbusd_epi32(acc, code[j], four_codes(x + 4 * j));
+    for (int j = from; j < to; ++j) acc = _mm512_dpbusd_epi32(acc, (__m512i)code[j], four_codes(x + 4 * j));
     return acc;
 }
 
@@ -56,22 +55,22 @@ RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t row_bytes, const rml_inputs
     const int8_t *high = in->codes + t * bytes * in->k, *low = high + in->k;
     const float *scales = in->scales + t * units, *totals = in->totals + t * units;
     const int32_t *sums = in->sums + 2 * t * units;
-    const __m512i offsets = row_offsets(row_bytes);
     const uint8_t *next = w + 16 * row_bytes; /* the rows after these, fetched meanwhile */
+    row_blocks b = blocks_of_rows(w, row_bytes);
     __m512 acc = _mm512_setzero_ps();
-    for (ptrdiff_t block = 0; block < units / f.units; ++block) {
+    for (ptrdiff_t block = 0; block < units / f.units; ++block, b.p += f.bytes) {
         _Alignas(64) float d[16 * 2 * 8], m[16 * 2 * 8];
-        const uint8_t *rows = w + block * f.bytes;
-        __m512i stage[STAGE_VECTORS];
-        if (f.stage) f.stage(rows, row_bytes, offsets, stage);
-        f.scales(rows, offsets, stage, d, m);
+        row_lanes stage[STAGE_VECTORS];
+        if (f.stage) f.stage(b, stage);
+        f.scales(b, stage, d, m);
 #pragma GCC unroll 8
         for (int i = 0; i < f.units; ++i) {
             const ptrdiff_t u = block * f.units + i;
             for (int line = 0; line < f.bytes * 16 / f.units; line += 64)
                 _mm_prefetch((const char *)next + u * (f.bytes * 16 / f.units) + line, _MM_HINT_T0);
-            __m512i code[8], dot[2];
-            f.unit16(rows, row_bytes, offsets, stage, i, code);
+            row_lanes code[8];
+            __m512i dot[2];
+            f.unit(b, stage, i, code);
             for (int h = 0; h < 2; ++h) {
                 const int8_t *x = (bytes == 1 ? high : low) + u * RML_UNIT;
                 const __m512i start = f.bias ? _mm512_set1_epi32(-f.bias * sums[2 * u + h]) : _mm512_setzero_si512();
@@ -102,15 +101,14 @@ RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t row_bytes, const rml_inputs
 /* Sixteen rows of `n` units from `u0` on: codes as [unit][8][16 rows][4], scales and minima as [unit][1 or 2][16]. */
 RML_INLINE void pack16(const uint8_t *w, ptrdiff_t row_bytes, ptrdiff_t u0, ptrdiff_t n, uint8_t *panel,
                        float *scales, float *minima, const rml_format f) {
-    const __m512i offsets = row_offsets(row_bytes);
-    for (ptrdiff_t u = 0; u < n; u += f.units) {
-        const uint8_t *rows = w + (u0 + u) / f.units * f.bytes;
-        __m512i stage[STAGE_VECTORS];
-        if (f.stage) f.stage(rows, row_bytes, offsets, stage);
-        f.scales(rows, offsets, stage, scales + u * f.n_scales * 16, minima + u * f.n_minima * 16);
+    row_blocks b = blocks_of_rows(w + u0 / f.units * f.bytes, row_bytes);
+    for (ptrdiff_t u = 0; u < n; u += f.units, b.p += f.bytes) {
+        row_lanes stage[STAGE_VECTORS];
+        if (f.stage) f.stage(b, stage);
+        f.scales(b, stage, scales + u * f.n_scales * 16, minima + u * f.n_minima * 16);
 #pragma GCC unroll 8
         for (int i = 0; i < f.units; ++i)
-            f.unit16(rows, row_bytes, offsets, stage, i, (__m512i *)(panel + (u + i) * 512));
+            f.unit(b, stage, i, (row_lanes *)(panel + (u + i) * 512));
     }
 }
 
@@ -309,7 +307,7 @@ RML_INLINE void int8_rows32(const rml_matrix *w, ptrdiff_t row, int n, const rml
     static __attribute__((noinline)) void int8_rows32_##NAME(const rml_matrix *w, ptrdiff_t row, int n,        \
                                                              const rml_inputs *in, ptrdiff_t t0, ptrdiff_t t1, \
                                                              float *strip, char *scratch) {                    \
-        const rml_format f = {stage_##NAME, unit16_##NAME, scales_##NAME, LENGTH / 32,                         \
+        const rml_format f = {stage_rows_##NAME, unit_rows_##NAME, scales_rows_##NAME, LENGTH / 32,                         \
                               BYTES, BIAS, MINIMA, SCALES};                                                   \
         int8_rows32(w, row, n, in, t0, t1, strip, scratch, f);                                                 \
     }
