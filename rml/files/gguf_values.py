@@ -264,12 +264,25 @@ class StringArray(Sequence[str]):
 
     def tolist(self) -> list[str]:
         """All strings, decoded."""
+        # Decoding one text and splitting it takes a third of the time of decoding many.
+        joined = self._joined()
+        if joined.count(0) == len(self) - 1:  # no string holds a zero
+            return joined.decode("utf-8", "surrogateescape").split("\0")
         raw = self._raw
         bounds = self._bounds.tolist()
         return [
             raw[begin + 8 : end].decode("utf-8", "surrogateescape")
             for begin, end in pairwise(bounds)
         ]
+
+    def _joined(self) -> bytes:
+        """The strings without their lengths, a zero between two of them."""
+        data, begins = np.frombuffer(self._raw, np.uint8).copy(), self._bounds[:-1]
+        kept = np.ones(len(data), np.bool_)
+        for i in range(8):
+            kept[begins + i] = False
+        kept[begins[1:]], data[begins[1:]] = True, 0
+        return data[kept].tobytes()
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, StringArray):
