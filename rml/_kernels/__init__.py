@@ -48,6 +48,7 @@ from rml._kernels.matmul_glu_py import matmul_glu
 from rml._kernels.matmul_many_py import matmul_many
 from rml._kernels.merge_py import bpe_merge, spm_merge
 from rml._kernels.norm_py import rms_norm
+from rml._kernels.penalize_py import penalize
 from rml._kernels.rope_py import rope_angles, rotate
 from rml._kernels.route_py import route
 
@@ -72,6 +73,7 @@ __all__ = [
     "matmul_glu",
     "matmul_many",
     "mix_experts",
+    "penalize",
     "rms_norm",
     "rope_angles",
     "rotate",
@@ -150,6 +152,7 @@ DEFINITIONS: dict[str, Any] = {
     "matmul_glu": matmul_glu,
     "matmul_many": matmul_many,
     "mix_experts": mix_experts,
+    "penalize": penalize,
     "rms_norm": rms_norm,
     "rope_angles": rope_angles,
     "rotate": rotate,

@@ -480,3 +480,17 @@ def choose(
             f"temperature={temperature}, top_p={top_p}, min_p={min_p}, chance={chance}: "
             "a number is out of its range"
         )
+
+
+def penalize(
+    ids: Array, counts: Array, logits: Array, repeat: float, presence: float, frequency: float
+) -> None:
+    """Check the arguments of `penalize`."""
+    array("ids", ids, (None,), np.int64)
+    array("counts", counts, ids.shape)
+    array("logits", logits, (None,), writable=True)
+    if not (repeat > 0 and math.isfinite(presence) and math.isfinite(frequency)):
+        raise ArgumentError(
+            f"repeat={repeat}, presence={presence}, frequency={frequency}: "
+            "a number is out of its range"
+        )

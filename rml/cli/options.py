@@ -74,6 +74,10 @@ _TABLE: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         ("--parse-special",),
         {"is_flag": True, "help": "Read <|...|> and the like in the text as control tokens."},
     ),
+    "display_prompt": (
+        ("--display-prompt",),
+        {"is_flag": True, "help": "Print the prompt, too, before its continuation."},
+    ),
     "offline": (
         ("--offline",),
         {"is_flag": True, "default": None, "help": "Do not use the network."},

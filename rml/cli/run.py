@@ -17,7 +17,7 @@ __all__ = ["command"]
 
 @click.command("run", cls=Command)
 @click.argument("text", required=False)
-@options("prompt", "file", "parse_special", *MODEL_OPTIONS, *SAMPLING_OPTIONS)
+@options("prompt", "file", "parse_special", "display_prompt", *MODEL_OPTIONS, *SAMPLING_OPTIONS)
 def command(
     text: str | None,
     prompt: str | None,
@@ -31,9 +31,13 @@ def command(
     words = read_prompt(text, prompt, file)
     arguments = sampling_arguments(values)
     with load(values) as model:
-        special = values["parse_special"]
-        progress = prompt_progress()
-        stream = model.stream(words, parse_special=special, progress=progress, **arguments)
+        stream = model.stream(
+            words,
+            parse_special=values["parse_special"],
+            echo=values["display_prompt"],
+            progress=prompt_progress(),
+            **arguments,
+        )
         last = ""
         for piece in stream:
             answer(piece.text)

@@ -276,7 +276,7 @@ class StringArray(Sequence[str]):
         ]
 
     def _joined(self) -> bytes:
-        """The strings without their lengths, a zero between two of them."""
+        """Join the strings without their lengths, with a zero between two of them."""
         data, begins = np.frombuffer(self._raw, np.uint8).copy(), self._bounds[:-1]
         kept = np.ones(len(data), np.bool_)
         for i in range(8):

@@ -75,10 +75,15 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are all tokens of a vocabulary: a token's index is its id."""
+        return self.ids is _every_id(len(self))
+
     def where(self, kept: npt.NDArray[np.bool_]) -> "Candidates":
         """Keep the candidates where a mask is true, in their order."""
         indices = np.flatnonzero(kept)
-        ids = indices if self.ids is _every_id(len(self)) else self.ids[indices]
+        ids = indices if self.is_whole else self.ids[indices]
         return Candidates(ids, self.logits[indices], self.descending)
 
     def first(self, n: int) -> "Candidates":
@@ -99,7 +104,7 @@ class Candidates:
         present : ndarray of bool, shape of `ids`
             Which of `ids` are candidates.
         """
-        if self.ids is _every_id(len(self)):
+        if self.is_whole:
             present = ids < len(self)
             return ids[present], present
         order = np.argsort(self.ids)

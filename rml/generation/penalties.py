@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from rml import _kernels
 from rml.generation.candidates import Candidates, Floats, Ids
 
 __all__ = ["PhraseLog", "Window", "penalize", "phrase_penalties", "subtract"]
-
-_LARGEST = np.finfo(np.float32).max
 
 # A window has room for so many different ids, and grows.
 _SLOTS = 128
@@ -116,16 +115,13 @@ def penalize(
     if repeat == 1.0 and presence == 0.0 and frequency == 0.0:
         return candidates
     ids, counts = window.counts()
-    indices, present = candidates.indices_of(ids)
-    if not len(indices):
-        return candidates
     logits = _copied(candidates.logits, out)
-    before = logits[indices]
-    with np.errstate(over="ignore"):
-        after = np.where(before > 0, before / np.float32(repeat), before * np.float32(repeat))
-    after -= counts[present] * np.float32(frequency) + np.float32(presence)
-    # A banned token stays banned; any other stays a number.
-    logits[indices] = np.where(np.isneginf(before), before, np.clip(after, -_LARGEST, _LARGEST))
+    if candidates.is_whole:
+        at = ids
+    else:
+        at, present = candidates.indices_of(ids)
+        counts = counts[present]
+    _kernels.penalize(at, counts, logits, repeat=repeat, presence=presence, frequency=frequency)
     return candidates.with_logits(logits)
 
 

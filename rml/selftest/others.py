@@ -104,6 +104,16 @@ def _vocabulary(kernels: Kernels, rng: np.random.Generator, n_threads: int) -> I
     yield Problem("largest", "50 of 3001, ids", ids, best)
     yield Problem("largest", "50 of 3001", values, logits[best])
 
+    said, counts = np.arange(0, 3001, 7), np.arange(1, 430, dtype=np.float32)
+    got, exact = logits.copy(), logits.copy()
+    penalties = {"repeat": 1.3, "presence": 0.1, "frequency": 0.01}
+    kernels["penalize"](said, counts, got, **penalties, n_threads=n_threads)
+    factor = np.float32(penalties["repeat"])
+    exact[said] = np.where(exact[said] > 0, exact[said] / factor, exact[said] * factor)
+    exact[said] -= counts * np.float32(0.01) + np.float32(0.1)
+    # Each operation is rounded by itself, in this order.
+    yield Problem("penalize", "429 of 3001", got, exact)
+
     chances = np.arange(25) / 25
     drawn = np.full(25, -1, np.int64)
     settings = {"temperature": 0.8, "top_p": 0.95, "min_p": 0.05}

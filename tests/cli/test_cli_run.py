@@ -28,6 +28,13 @@ def test_the_answer_and_nothing_else(rml_command, toy_path, expected):
     assert result.stderr == ""
 
 
+def test_the_prompt_is_shown_on_request(rml_command, toy_path, expected):
+    result = rml_command("run", "-m", toy_path, *GREEDY, "--display-prompt", "the cat")
+    assert result.stdout == ended("the cat" + expected)
+    result = rml_command("run", "-m", toy_path, "--display-prompt", "-n", "0", "the cat")
+    assert result.stdout == "the cat\n"
+
+
 @pytest.mark.parametrize("how", ["-p", "stdin", "-", "-f"])
 def test_where_the_text_comes_from(rml_command, toy_path, expected, how, tmp_path):
     (tmp_path / "prompt").write_text("the cat\n")

@@ -165,10 +165,40 @@ def test_choose_never_draws_what_has_no_probability(kernels):
         assert chosen(kernels, logits, chance=almost_one, temperature=1e-6) == 1
 
 
+def test_penalize_by_hand(kernels):
+    logits = np.array([2, -2, 0, 5, -math.inf, 3e38, -3e38, math.inf, 1], np.float32)
+    ids = np.array([0, 1, 3, 4, 5, 6, 7, 9, -1, 10**12])
+    counts = np.array([1, 1, 3, 1, 1, 1, 1, 1, 1, 1], np.float32)
+
+    kernels.penalize(ids, counts, logits, repeat=2, presence=0.25, frequency=0.5, n_threads=2)
+
+    largest = float(np.finfo(np.float32).max)
+    expected = [0.25, -4.75, 0, 0.75, -math.inf, float(np.float32(1.5e38)), -largest, math.inf, 1]
+    assert logits.tolist() == expected
+
+
+def test_penalize_has_the_bits_of_its_definition(kernels, definitions):
+    rng = np.random.default_rng(2)
+    logits = (5 * rng.standard_normal(4000)).astype(np.float32)
+    ids = rng.permutation(4000)[:300]
+    counts = rng.integers(1, 9, 300).astype(np.float32)
+    numbers = {"repeat": 1.17, "presence": -0.3, "frequency": 0.07}
+    got, defined = logits.copy(), logits.copy()
+    kernels.penalize(ids, counts, got, **numbers)
+    definitions.penalize(ids, counts, defined, **numbers)
+    assert np.array_equal(got, defined)
+    assert not np.array_equal(got, logits)
+
+
 def test_refused(kernels, definitions):
     v, ids, out, two = np.zeros(8, "f4"), np.zeros(3, "i8"), np.zeros(3, "f4"), np.zeros(2)
+    three = {"repeat": 1.0, "presence": 0.0, "frequency": 0.0}
     one = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "chance": 0.0}
     calls = [
+        ("penalize", (ids, out, v), {**three, "repeat": 0.0}),
+        ("penalize", (ids, out, v), {**three, "presence": math.inf}),
+        ("penalize", (ids, out[:2], v), three),
+        ("penalize", (ids.astype("i4"), out, v), three),
         ("choose", (v, two), one),
         ("choose", (v[:0], ids[:1]), one),
         ("choose", (v, ids), one),

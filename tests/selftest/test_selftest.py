@@ -26,6 +26,7 @@ OUTPUTS = {
     "matmul_glu": ["out"],
     "matmul_many": ["outs"],
     "mix_experts": ["out"],
+    "penalize": ["logits"],
     "rms_norm": ["out"],
     "rope_angles": ["cos", "sin"],
     "rotate": ["x"],
