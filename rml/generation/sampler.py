@@ -154,16 +154,18 @@ class Sampler:
 
     def _choose(self, logits: Floats, position: int | None) -> int:
         """Do what the stages and the draw do, for the chains that two kernels cover."""
-        changed = self._changes_logits or self._first_stages
-        if changed:
-            candidates = self._allowed(_checked(logits, position))
+        given, settings = logits, self.settings
+        if self._changes_logits or self._first_stages:
+            if self._changes_logits:
+                candidates = self._allowed(_checked(logits, position))
+            else:  # penalties leave what is no number as it is: it will be found below
+                candidates = Candidates.unchecked(logits)
             for stage in self._first_stages:
                 candidates = stage(candidates, self)
             logits = candidates.logits
-        settings = self.settings
         _kernels.largest(logits, self._largest_ids, self._largest)
-        if not changed and not math.isfinite(self._largest[0]):
-            raise no_numbers(logits, position)
+        if not math.isfinite(self._largest[0]):
+            raise no_numbers(given, position)
         _kernels.choose(
             self._largest,
             self._chosen,

@@ -48,9 +48,16 @@ def test_logits_that_are_no_numbers_are_named(bad, message):
     logits = np.zeros(8, np.float32)
     for index, value in bad.items():
         logits[index] = value
-    sample = Sampler(SamplingSettings(top_k=3)).sample  # which looks for the largest ones only
+    # These look for the largest ones only, after penalties on all tokens or none.
+    plain = Sampler(SamplingSettings(top_k=3))
+    penalized = Sampler(
+        SamplingSettings(top_k=3, repeat_penalty=1.1, dry_multiplier=1),
+        0,
+        token_bytes=lambda token: b"x",
+    )
+    penalized.accept([*range(8)] * 2)
 
-    for look in (Candidates.of, first_of_largest, sample):
+    for look in (Candidates.of, first_of_largest, plain.sample, penalized.sample):
         with pytest.raises(NumericError, match=message):
             look(logits, 12)
 
