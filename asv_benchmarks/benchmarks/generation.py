@@ -11,6 +11,10 @@ SETTINGS = {
     "default": {},
     "penalties": {"repeat_penalty": 1.1, "presence_penalty": 0.1},
     "dry": {"dry_multiplier": 0.8},
+    "top-p alone": {"top_k": 0, "min_p": 0},
+    "llama.cpp": {"samplers": "llama.cpp"},
+    "mirostat": {"mirostat": 2},
+    "no end token": {"logit_bias": {2: float("-inf")}},
 }
 TOKENS = 200
 

@@ -87,7 +87,10 @@ class Candidates:
 
     def where(self, kept: npt.NDArray[np.bool_]) -> "Candidates":
         """Keep the candidates where a mask is true, in their order."""
-        indices = np.flatnonzero(kept)
+        return self.take(np.flatnonzero(kept))
+
+    def take(self, indices: Ids) -> "Candidates":
+        """Keep the candidates at these indices, which ascend."""
         ids = indices if self.is_whole else self.ids[indices]
         return Candidates(ids, self.logits[indices], self.descending)
 
@@ -131,8 +134,8 @@ class Candidates:
         if top == np.inf:  # a tiny temperature took the largest logits out of float32's range
             return np.isposinf(self.logits).astype(np.float32)
         with np.errstate(over="ignore", under="ignore"):
-            weights: Floats = np.exp(self.logits - top)
-        return weights
+            weights: Floats = self.logits - top
+            return np.exp(weights, out=weights)
 
     def probabilities(self) -> Floats:
         """Softmax over the candidates, shape (n,); at least one of them is above zero."""

@@ -90,16 +90,21 @@ def top_p(candidates: Candidates, p: float) -> Candidates:
     total = float(weights.sum())
     goal = (p - BORDER) * total
     # Tokens below this share, all together, cannot be what is missing to `p`: they need no sorting.
-    share = np.float32((1 - p) * total / len(weights))
-    likeliest = np.sort(weights[weights >= share])[::-1]
+    share = (1 - p) * total / len(weights)
+    likely = np.flatnonzero(weights >= np.float32(min(1.0, 16 * share)))
+    if weights[likely].sum(dtype=np.float64) < goal:  # most often these are enough
+        likely = np.flatnonzero(weights >= np.float32(share))
+    weights = weights[likely]
+    likeliest = np.sort(weights)[::-1]
     count = _count_to(goal, likeliest)
     least = likeliest[count - 1]
     kept = weights >= least
     # Of tokens as likely as the last one kept, the smallest logits go; of equals the largest ids.
-    if excess := int(kept.sum()) - count:
+    if excess := np.count_nonzero(kept) - count:
         equal = np.flatnonzero(weights == least)
-        kept[equal[np.argsort(-candidates.logits[equal], kind="stable")[-excess:]]] = False
-    return candidates.where(kept)
+        order = np.argsort(-candidates.logits[likely[equal]], kind="stable")
+        kept[equal[order[-excess:]]] = False
+    return candidates.take(likely[kept])
 
 
 def min_p(candidates: Candidates, p: float) -> Candidates:
