@@ -78,7 +78,7 @@ def evaluate(
         part = prompt[done : done + n_batch]
         try:
             if logprobs is None or top_logprobs is None:
-                session.forward(part, out=logits)
+                logits = session.forward(part, out=logits)
             else:
                 rows = session.forward(part, all_logits=True)
                 following = prompt[done + 1 : done + 1 + len(part)]
