@@ -282,6 +282,21 @@ def test_echo_puts_the_prompt_first_with_its_scores(n_batch):
             model.chat([{"role": "user", "content": "Hi"}], echo=True)
 
 
+def test_a_mask_of_the_caller(model):
+    allowed = np.zeros(model.config.n_vocab, np.bool_)
+    allowed[[40, 41, 42]] = True
+
+    reply = model.generate("Hello", mask=allowed, max_tokens=20, seed=1)
+
+    assert set(reply.token_ids) <= {40, 41, 42}
+    assert len(reply.token_ids) == 20
+    seen = []
+    model.generate([5, 6], mask=lambda ids: seen.append(list(ids)) or allowed, max_tokens=2)
+    assert [ids[:2] for ids in seen] == [[5, 6], [5, 6]]
+    with pytest.raises(ArgumentError, match="mask="):
+        model.generate("Hello", mask=[True])
+
+
 def test_ids_may_be_an_array(model):
     as_list = model.generate([5, 6], max_tokens=3, temperature=0)
     as_array = model.generate(np.array([5, 6]), max_tokens=3, temperature=0)

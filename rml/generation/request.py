@@ -10,9 +10,11 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, Literal, TypedDict
 
+import numpy as np
+
 from rml.errors import ArgumentError
 from rml.generation.ranges import Check, boolean, checked, integer, texts, token_ids
-from rml.generation.sampler import LogitsProcessor
+from rml.generation.sampler import LogitsProcessor, Mask
 from rml.generation.session import Session
 from rml.generation.settings import SamplingSettings
 
@@ -51,6 +53,9 @@ class GenerateOptions(TypedDict, total=False):
         Start of the random numbers. None or -1: drawn, and returned with the result.
     logits_processor : callable or list of callables
         See `Sampler`.
+    mask : ndarray of bool, or callable
+        True for every token that may be chosen, for all tokens or, if callable, for the next one:
+        see `Sampler`. An end token that it forbids is not chosen either.
     logprobs : bool or int
         Return the logprob of each token; a number asks for as many of the likeliest tokens, too.
     top_logprobs : int
@@ -80,6 +85,7 @@ class GenerateOptions(TypedDict, total=False):
     ignore_eos: bool
     seed: int | None
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor]
+    mask: Mask
     logprobs: bool | int
     top_logprobs: int
     progress: Progress
@@ -157,6 +163,7 @@ class Request:
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     logits_processor: tuple[LogitsProcessor, ...] = ()
+    mask: Mask | None = None
     logprobs: bool = False
     top_logprobs: int = 0
     progress: Progress | None = None
@@ -238,6 +245,12 @@ def _session(value: object) -> Session:
     return value
 
 
+def _mask(value: object) -> Any:  # noqa: ANN401 - an array or a function
+    if callable(value) or (isinstance(value, np.ndarray) and value.dtype == np.bool_):
+        return value
+    raise ValueError("must be an array of bool or a function that returns one")
+
+
 def _truncate(value: object) -> str:
     if value != "left":
         raise ValueError("must be 'left'")
@@ -255,6 +268,7 @@ _CHECKS: Mapping[str, Check] = {
     "ignore_eos": boolean,
     "seed": _minus_one_is_none(integer(0, 2**64 - 1)),
     "logits_processor": _functions,
+    "mask": _mask,
     "logprobs": _logprobs,
     "top_logprobs": integer(0, 20),
     "progress": lambda value: _functions(value)[0],

@@ -1,6 +1,6 @@
 """From logits to one token: the stages of sampling in order, then a draw.
 
-Order: logits processors, `logit_bias`, banned tokens; then the stages of `STAGES` that
+Order: logits processors, `logit_bias`, banned tokens and `mask`; then the stages of `STAGES` that
 `SamplingSettings.samplers` names, in its order (by default penalties, DRY, temperature,
 top-n-sigma, top-k, top-p, min-p, typical-p, XTC); then the draw. The softmax is taken by the first
 stage that needs probabilities, over the tokens that are left, and again after each cut.
@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from rml import _kernels
 from rml.errors import ArgumentError
@@ -22,10 +23,12 @@ from rml.generation.candidates import Candidates, Floats, first_of_largest, no_n
 from rml.generation.penalties import PhraseLog, Window, penalize, phrase_penalties, subtract
 from rml.generation.settings import SamplingSettings
 
-__all__ = ["STAGES", "LogitsProcessor", "Sampler"]
+__all__ = ["STAGES", "LogitsProcessor", "Mask", "Sampler"]
 
 # Called with the ids so far (prompt included) and the logits; returns the logits to go on with.
 LogitsProcessor = Callable[[Sequence[int], Floats], Floats]
+# True for every token that may be chosen: once for all tokens, or called with the ids so far.
+Mask = npt.NDArray[np.bool_] | Callable[[Sequence[int]], npt.NDArray[np.bool_]]
 
 
 class Sampler:
@@ -46,6 +49,9 @@ class Sampler:
     processors : sequence of callable
         Each is called with the ids so far, prompt included, and a copy of the logits, and returns
         the logits to go on with. They come first, so that they cannot undo a mask.
+    mask : ndarray of bool, shape (n_tokens,), or callable
+        True for every token that may be chosen; a callable is given the ids so far, prompt
+        included, and returns such an array for the next token.
     token_bytes : callable, optional
         Gives the bytes of a token; DRY needs it to find its breakers.
 
@@ -70,6 +76,7 @@ class Sampler:
         n_tokens: int | None = None,
         banned: Sequence[int] = (),
         processors: Sequence[LogitsProcessor] = (),
+        mask: Mask | None = None,
         token_bytes: Callable[[int], bytes] | None = None,
     ) -> None:
         self.settings = (settings or SamplingSettings()).in_effect()
@@ -83,6 +90,8 @@ class Sampler:
             if n_tokens is not None and len(ids) and ids.max() >= n_tokens:
                 raise ArgumentError(f"{name} names token {ids.max()} of a vocabulary of {n_tokens}")
         self._processors = tuple(processors)
+        self._mask = mask
+        self._keeps_text = bool(self._processors) or callable(mask)
         self._said: list[int] = []
         self._window = Window(self.settings.repeat_last_n if self.settings.has_penalties else 0)
         self._phrases = PhraseLog(
@@ -93,7 +102,9 @@ class Sampler:
         self._surprise_limit = 2 * self.settings.mirostat_tau  # Mirostat's mu, in bits
         names = _arranged(self.settings)
         self._stages = [STAGES[name] for name in names]
-        self._changes_logits = bool(self._processors or len(self._bias_ids) or len(self._banned))
+        self._changes_logits = bool(
+            self._processors or mask is not None or len(self._bias_ids) or len(self._banned)
+        )
         # Penalties and DRY, which begin most chains: they change the logits of single tokens.
         n_first = next((i for i, name in enumerate(names) if name not in _OF_WHAT_WAS_SAID), None)
         self._first_stages = self._stages[:n_first]
@@ -108,7 +119,7 @@ class Sampler:
         """Take note of tokens that are now part of the text: the prompt, then what was chosen."""
         self._window.accept(ids)
         self._phrases.accept(ids)
-        if self._processors:
+        if self._keeps_text:
             self._said.extend(ids)
 
     def sample(self, logits: Floats, position: int | None = None) -> int:
@@ -210,7 +221,7 @@ class Sampler:
         return self._changed
 
     def _allowed(self, candidates: Candidates) -> Candidates:
-        """Apply processors, biases and bans."""
+        """Apply processors, biases, bans and the mask."""
         if not self._changes_logits:
             return candidates
         logits = self._own(candidates)
@@ -224,9 +235,21 @@ class Sampler:
             logits[:] = found
         logits[self._bias_ids] += self._biases
         logits[self._banned] = -np.inf
+        if self._mask is not None:
+            logits[~self._allowed_by_mask(len(logits))] = -np.inf
         if logits.max() == -np.inf:
-            raise ArgumentError("bans, logit_bias and logits processors leave no token to choose")
+            raise ArgumentError(
+                "mask, bans, logit_bias and logits processors leave no token to choose"
+            )
         return Candidates.of(logits)
+
+    def _allowed_by_mask(self, n: int) -> npt.NDArray[np.bool_]:
+        mask = self._mask(self._said) if callable(self._mask) else self._mask
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.ndim != 1:
+            raise ArgumentError("mask must be an array of bool, one for each token")
+        if len(mask) < n:
+            raise ArgumentError(f"mask has {len(mask)} values, but there are {n} tokens")
+        return mask[:n]  # what is beyond is padding
 
     def _draw_by_surprise(self, candidates: Candidates) -> int:
         """Mirostat 2: cut at the surprise limit, draw, and move the limit by the error."""

@@ -121,6 +121,7 @@ class Stream:
             n_tokens=min(tokenizer.n_vocab, sessions.n_vocab),
             banned=sorted(stop_ids) if request.ignore_eos else (),
             processors=request.logits_processor,
+            mask=request.mask,
             token_bytes=tokenizer.token_bytes,
         )
         self._token_ids: list[int] = []

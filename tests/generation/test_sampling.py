@@ -308,6 +308,38 @@ def test_processors_and_biases_both_apply():
         Sampler(processors=[lambda said, logits: logits[1:]]).sample(LOGITS)
 
 
+def test_a_mask_lets_only_its_tokens_through():
+    n = 300
+    rows = 3 * np.random.default_rng(5).standard_normal((30, n)).astype(np.float32)
+    odd = np.arange(n) % 2 == 1
+    settings = [{}, {"temperature": 0}, {"mirostat": 2}, {"logit_bias": {2: 100.0}}, {"top_k": 0}]
+    for each in settings:
+        sampler = Sampler(SamplingSettings(**each), 3, mask=odd)
+        assert all(sampler.sample(row) % 2 for row in rows)
+    # In turns, by what was said so far; and a processor cannot undo it.
+    seen = []
+
+    def alternate(said):
+        seen.append(list(said))
+        return odd if len(said) % 2 else ~odd
+
+    sampler = Sampler(mask=alternate, processors=[lambda said, logits: logits + 9], n_tokens=n - 1)
+    for i, row in enumerate(rows):
+        token = sampler.sample(row)
+        assert token % 2 == i % 2
+        sampler.accept([token])
+    assert [len(said) for said in seen] == list(range(30))
+    # An array may be as long as the logits, padding included.
+    assert Sampler(mask=np.ones(n, np.bool_), n_tokens=250).sample(rows[0]) < 250
+    for bad, message in (
+        (np.zeros(n, np.bool_), "leave no token"),
+        (np.ones(n - 1, np.bool_), "299 values, but there are 300"),
+        (lambda said: [True] * n, "array of bool"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            Sampler(mask=bad).sample(rows[0])
+
+
 def test_the_same_seed_gives_the_same_tokens_and_another_one_others():
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((40, 500)).astype(np.float32)
