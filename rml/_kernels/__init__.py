@@ -160,6 +160,11 @@ DEFINITIONS: dict[str, Any] = {
     "spm_merge": spm_merge,
     "store_kv": store_kv,
 }
+if missing := [name for name in DEFINITIONS if TWINS and not hasattr(TWINS, name)]:
+    raise ImportError(
+        f"the compiled kernels are older than these files: they lack {', '.join(missing)}; build "
+        "them again (python setup.py build_ext --inplace), or reinstall rml"
+    )
 KERNELS: dict[str, Any] = (
     DEFINITIONS if TWINS is None else {name: getattr(TWINS, name) for name in DEFINITIONS}
 )

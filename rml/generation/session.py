@@ -147,7 +147,7 @@ class Session:
         """
         with self._use() as (decoder, cache):
             logits = decoder.step(token, cache)
-            self._tokens.append(token)
+            self._tokens.append(int(token))
         return logits
 
     def hidden_states(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> Floats:

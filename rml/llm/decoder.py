@@ -206,8 +206,8 @@ class DecoderLM:
         RmlError
             As `forward`.
         """
-        if not 0 <= token < self.config.n_vocab:
-            raise self._no_id(token)
+        if type(token) is not int or not 0 <= token < self.config.n_vocab:
+            token = int(self._checked_ids([token])[0])  # which refuses what is no id
         self._check_cache(cache, 1)
         workspace = self._workspace(cache, 1)
         before = cache.size
@@ -265,11 +265,11 @@ class DecoderLM:
             raise ArgumentError(f"tokens are {ids.dtype}, but whole numbers are needed")
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= self.config.n_vocab:
-            raise self._no_id(low if low < 0 else high)
+            raise ArgumentError(
+                f"token id {low if low < 0 else high} is outside the vocabulary of "
+                f"{self.config.n_vocab}"
+            )
         return ids.astype(np.int32)
-
-    def _no_id(self, token: int) -> ArgumentError:
-        return ArgumentError(f"token id {token} is outside the vocabulary of {self.config.n_vocab}")
 
     def _check_cache(self, cache: KVCache, n_tokens: int) -> None:
         if self._checkpoint.closed:

@@ -30,6 +30,26 @@ def test_forward_into_an_array(make_session):
     assert out.argmax() == 1
 
 
+def test_step_is_forward_of_one_token(make_session):
+    session, _ = make_session(sum_so_far, n_ctx=3)
+
+    assert session.step(2).argmax() == 2
+    assert session.step(np.int32(5)).argmax() == 7
+    assert session.tokens == [2, 5]
+    assert all(type(token) is int for token in session.tokens)
+    session.cancel()
+    with pytest.raises(Cancelled):
+        session.step(1)
+    with pytest.raises(ArgumentError):
+        session.step(-1)
+    session.step(1)
+    with pytest.raises(ContextOverflow):
+        session.step(1)
+    session.close()
+    with pytest.raises(ClosedError):
+        session.step(1)
+
+
 @pytest.mark.parametrize("bad", [[], [-1], [300], [1.5], ["a"]])
 def test_bad_tokens_change_nothing(make_session, bad):
     session, decoder = make_session(sum_so_far)

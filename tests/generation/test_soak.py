@@ -49,6 +49,8 @@ def requests():
             options["stop"] = ["e", "th"]
         if rng.random() < 0.3:
             options["ignore_eos"] = True
+        if rng.random() < 0.2:
+            options |= {"echo": True, "logprobs": rng.randrange(3)}
         yield [rng.randrange(3, 288) for _ in range(rng.choice([1, 2, 15, 16, 17, 60]))], options
 
 

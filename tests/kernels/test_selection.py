@@ -80,6 +80,23 @@ def test_without_a_build_the_compiled_kernels_can_be_insisted_on():
     assert "RML_PURE=0 asks for the compiled kernels" in done.stderr
 
 
+@pytest.mark.skipif(not BUILT, reason="nothing is compiled in this installation")
+def test_kernels_of_an_older_build_are_refused():
+    code = """
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+name = "rml._kernels._isa_base"
+old = sys.modules[name] = ModuleType(name)
+old.__spec__, old.OPENMP, old.add = ModuleSpec(name, None), True, None
+import rml._kernels
+"""
+    error = run_python(code, RML_ISA="base").stderr
+    assert "ImportError: the compiled kernels are older than these files: they lack acc" in error
+    assert "add," not in error
+    assert "build_ext --inplace" in error
+
+
 def definitions_modules():
     folder = Path(_kernels.__file__).parent
     return sorted(p.stem for p in folder.glob("*_py.py"))

@@ -57,6 +57,39 @@ def test_refused_tokens_change_nothing(decoder, cache, tokens, message):
     assert np.array_equal(decoder.forward([4], cache), expected)
 
 
+@pytest.mark.parametrize("token", [-1, 288, 2**40, 1.5, "1", True, None])
+def test_a_refused_step_changes_nothing(decoder, cache, token):
+    decoder.forward(IDS, cache)
+    expected = decoder.forward([4], cache)
+    cache.truncate(len(IDS))
+
+    with pytest.raises(ArgumentError):
+        decoder.step(token, cache)
+
+    assert cache.size == len(IDS)
+    assert np.array_equal(decoder.step(np.int64(4), cache), expected)
+
+
+def test_steps_have_the_bits_of_forward(decoder, cache):
+    decoder.forward(IDS, cache)
+    expected = [decoder.forward([token], cache) for token in IDS]
+    with decoder.new_cache(len(IDS) + 2, kv_type="f32") as other:
+        decoder.forward(IDS, other)
+        for token, logits in zip(IDS[:2], expected, strict=False):
+            assert np.array_equal(decoder.step(token, other), logits)
+        with pytest.raises(ContextOverflow):
+            decoder.step(3, other)
+        other.truncate(len(IDS))
+        other.abort[0] = 1
+        with pytest.raises(Aborted):
+            decoder.step(3, other)
+        other.abort[0] = 0
+        assert other.size == len(IDS)
+        assert np.array_equal(decoder.step(IDS[0], other), expected[0])
+    with pytest.raises(ClosedError):
+        decoder.step(3, other)
+
+
 def test_full_cache(decoder, cache):
     decoder.forward(np.arange(60), cache)
     with pytest.raises(ContextOverflow) as caught:
