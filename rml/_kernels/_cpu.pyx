@@ -6,12 +6,17 @@ Compiled without any instruction-set flag, so that asking is safe on every machi
 cdef extern from *:
     """
     #if defined(__x86_64__) || defined(_M_X64)
+    #include <cpuid.h>
 
+    /* Not every compiler's __builtin_cpu_supports knows this one by name. */
+    static int rml_has_f16c(void) {
+        unsigned a, b, c, d;
+        return __get_cpuid(1, &a, &b, &c, &d) && c >> 29 & 1;
+    }
     static int rml_runs_avx2(void) {
         __builtin_cpu_init();
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-               __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi") &&
-               __builtin_cpu_supports("bmi2");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && rml_has_f16c() &&
+               __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
     }
     static int rml_runs_avx512vnni(void) {
         return rml_runs_avx2() && __builtin_cpu_supports("avx512f") &&

@@ -9,10 +9,17 @@
 #include <sched.h>
 #include <stdatomic.h>
 
+/* Each number in a cache line of its own. By distance, not by alignment: a barrier lives in a Python
+ * object, whose memory is aligned to 16 bytes. */
 typedef struct {
-    _Alignas(64) atomic_int arrived;
-    _Alignas(64) atomic_int round;
+    char before[64];
+    atomic_int arrived;
+    char between[64 - sizeof(atomic_int)];
+    atomic_int round;
+    char behind[64];
 } rml_barrier;
+
+_Static_assert(_Alignof(rml_barrier) <= 16, "a barrier is a part of a Python object");
 
 static inline void rml_pause(void) {
 #if defined(__x86_64__)
