@@ -2,17 +2,19 @@
 #ifndef RML_ACTIVATION_H
 #define RML_ACTIVATION_H
 
-#include "vec.h"
+#include "lanes.h"
 
 enum { RML_SILU = 0, RML_GELU_TANH = 1 };
 
-RML_INLINE f32x16 sigmoid16(f32x16 x) { return splat16(1.0f) / (splat16(1.0f) + exp16(-x)); }
+RML_INLINE lanes sigmoid_lanes(lanes x) {
+    return splat_lanes(1.0f) / (splat_lanes(1.0f) + exp_normal_lanes(-x));
+}
 
-RML_INLINE f32x16 activate16(f32x16 x, int activation) {
-    if (activation == RML_SILU) return x * sigmoid16(x);
-    const f32x16 cubed = splat16(0.044715f) * x * x * x;
-    const f32x16 z = splat16(0.79788456f) * (x + cubed);
-    return x * sigmoid16(z + z);
+RML_INLINE lanes activate_lanes(lanes x, int activation) {
+    if (activation == RML_SILU) return x * sigmoid_lanes(x);
+    const lanes cubed = splat_lanes(0.044715f) * x * x * x;
+    const lanes z = splat_lanes(0.79788456f) * (x + cubed);
+    return x * sigmoid_lanes(z + z);
 }
 
 #endif

@@ -115,6 +115,8 @@ static const int_lanes rml_count = {0, 1, 2, 3};
 RML_INLINE float rml_largest(lanes v) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps((__m512)v);
+#elif defined(__aarch64__)
+    return vmaxvq_f32((float32x4_t)v);
 #else
     float x = v[0];
     for (int i = 1; i < RML_LANES; ++i) x = x > v[i] ? x : v[i];

@@ -5,7 +5,7 @@
 #include "attention_pages.h"
 
 /* What the registers of a level hold: rows, and vectors of keys or dimensions. */
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__aarch64__)
 enum { RML_SCORE_ROWS = 12, RML_SCORE_VECS = 2, RML_VALUE_ROWS = 6, RML_VALUE_VECS = 4 };
 #elif defined(__AVX2__)
 enum { RML_SCORE_ROWS = 6, RML_SCORE_VECS = 2, RML_VALUE_ROWS = 6, RML_VALUE_VECS = 2 };

@@ -37,6 +37,11 @@ RML_INLINE lanes rml_load_codes(const int8_t *p) {
     return (lanes)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 #elif defined(__AVX2__)
     return (lanes)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+#elif defined(__aarch64__)
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    const int16x8_t wide = vmovl_s8((int8x8_t)vdup_n_u32(four));
+    return (lanes)vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
 #else
     typedef int8_t byte_lanes __attribute__((vector_size(RML_LANES)));
     byte_lanes codes;

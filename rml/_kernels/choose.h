@@ -2,7 +2,7 @@
 #ifndef RML_CHOOSE_H
 #define RML_CHOOSE_H
 
-#include "vec.h"
+#include "lanes.h"
 
 /* `weights` holds k + 16 values. A `top_p` above 1 and a `log_min_p` of minus infinity keep all. */
 static ptrdiff_t rml_choose(const float *logits, ptrdiff_t k, float temperature, double top_p,
@@ -11,9 +11,10 @@ static ptrdiff_t rml_choose(const float *logits, ptrdiff_t k, float temperature,
     const float shift = isfinite(logits[0] / temperature) ? 0.0f : logits[0];
     const float top = (logits[0] - shift) / temperature;
     double total = 0.0;
-    for (ptrdiff_t i = 0; i < k; i += 16) {
-        const f32x16 v = load_part(logits + i, k - i < 16 ? k - i : 16);
-        store16(weights + i, exp16((v - shift) / temperature - top));
+    for (ptrdiff_t i = 0; i < k; i += RML_LANES) {
+        lanes v = {0};
+        memcpy(&v, logits + i, (size_t)(k - i < RML_LANES ? k - i : RML_LANES) * sizeof *logits);
+        store_lanes(weights + i, exp_normal_lanes((v - shift) / temperature - top));
     }
     for (ptrdiff_t i = 0; i < k; ++i) total += (double)weights[i];
     const double enough = top_p * total;

@@ -73,10 +73,10 @@ static void rml_add_mixture(const float *results, const int32_t *ids, const floa
             return;
         }
     ptrdiff_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        f32x16 sum = {0};
-        for (ptrdiff_t j = 0; j < k; ++j) sum = fma16(splat16(weights[j]), load16(results + j * n + i), sum);
-        store16(out + i, load16(out + i) + sum);
+    for (; i + RML_LANES <= n; i += RML_LANES) {
+        lanes sum = {0};
+        for (ptrdiff_t j = 0; j < k; ++j) sum = fma_lanes(splat_lanes(weights[j]), load_lanes(results + j * n + i), sum);
+        store_lanes(out + i, load_lanes(out + i) + sum);
     }
     for (; i < n; ++i) {
         float sum = 0;

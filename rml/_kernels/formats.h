@@ -161,6 +161,8 @@ RML_INLINE void add_bits(uint32_t bits, uint8_t value, uint8_t *code) {
 RML_INLINE u8x16 look_up(const uint8_t *table, u8x16 v) {
 #if defined(__AVX2__)
     return (u8x16)_mm_shuffle_epi8((__m128i)load_bytes(table), (__m128i)v);
+#elif defined(__aarch64__)
+    return (u8x16)vqtbl1q_u8((uint8x16_t)load_bytes(table), (uint8x16_t)v);
 #else
     uint8_t entry[16];
     store_bytes(entry, v);

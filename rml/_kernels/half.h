@@ -1,8 +1,8 @@
 /* Sixteen-bit floating point: IEEE half precision (F16) and bfloat16 (BF16).
  *
  * Widening is exact. Narrowing rounds to nearest, ties to even, subnormal results included; what is
- * too large becomes infinite and NaN stays NaN. Levels with F16C use its instructions, the others
- * the same function in integer arithmetic.
+ * too large becomes infinite and NaN stays NaN. Levels with F16C, and every AArch64 processor, have
+ * instructions for it; the others compute the same function in integer arithmetic.
  */
 #ifndef RML_HALF_H
 #define RML_HALF_H
@@ -18,6 +18,10 @@ RML_INLINE lanes load_half_lanes(const void *p) {
     return (lanes)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 #elif defined(__F16C__)
     return (lanes)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+#elif defined(__aarch64__)
+    float16x4_t h;
+    memcpy(&h, p, sizeof h);
+    return (lanes)vcvt_f32_f16(h);
 #else
     typedef uint16_t short_lanes __attribute__((vector_size(2 * RML_LANES)));
     typedef uint32_t uint_lanes __attribute__((vector_size(4 * RML_LANES)));
@@ -62,6 +66,10 @@ RML_INLINE f32x16 rml_load_bf16_16(const void *p) {
 RML_INLINE float rml_half_to_float(uint16_t h) {
 #if defined(__F16C__)
     return _cvtsh_ss(h);
+#elif defined(__aarch64__)
+    __fp16 x;
+    memcpy(&x, &h, sizeof x);
+    return (float)x;
 #else
     const u16x16 v = {h};
     return rml_load_half16(&v)[0];
@@ -71,6 +79,11 @@ RML_INLINE float rml_half_to_float(uint16_t h) {
 RML_INLINE uint16_t rml_float_to_half(float x) {
 #if defined(__F16C__)
     return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__aarch64__)
+    const __fp16 narrow = (__fp16)x;
+    uint16_t h;
+    memcpy(&h, &narrow, sizeof h);
+    return h;
 #else
     uint32_t bits, size;
     memcpy(&bits, &x, sizeof bits);
@@ -96,6 +109,12 @@ RML_INLINE void rml_store_half16(void *p, f32x16 v) {
     union { f32x16 v; __m256 h[2]; } u = {v};
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(u.h[0], _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128((__m128i *)p + 1, _mm256_cvtps_ph(u.h[1], _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__aarch64__)
+    union { f32x16 v; float32x4_t q[4]; } u = {v};
+    for (int i = 0; i < 4; ++i) {
+        const float16x4_t h = vcvt_f16_f32(u.q[i]);
+        memcpy((char *)p + sizeof h * i, &h, sizeof h);
+    }
 #else
     uint16_t h[16];
     for (int i = 0; i < 16; ++i) h[i] = rml_float_to_half(v[i]);

@@ -18,6 +18,8 @@ enum { RML_LANES = 8 };
 enum { RML_LANES = 4 };
 #endif
 
+enum { RML_PARTS = 16 / RML_LANES }; /* registers that hold sixteen lanes */
+
 typedef float lanes __attribute__((vector_size(4 * RML_LANES)));
 typedef int32_t int_lanes __attribute__((vector_size(4 * RML_LANES)));
 
@@ -31,12 +33,14 @@ RML_INLINE void store_lanes(float *p, lanes v) { memcpy(p, &v, sizeof v); }
 
 RML_INLINE lanes splat_lanes(float x) { return x - (lanes){0}; }
 
-/* a * b + c, rounded as by fma16. */
+/* a * b + c, rounded as by fma1. */
 RML_INLINE lanes fma_lanes(lanes a, lanes b, lanes c) {
 #if defined(__AVX512F__)
     return (lanes)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__)
     return (lanes)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (lanes)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
 #endif
@@ -46,7 +50,14 @@ RML_INLINE lanes select_lanes(int_lanes mask, lanes yes, lanes no) {
     return (lanes)((mask & (int_lanes)yes) | (~mask & (int_lanes)no));
 }
 
-/* The larger of both; b where one is NaN. */
+/* Sum of sixteen lanes, by the tree of `sum16`. */
+RML_INLINE float sum_parts(const lanes part[RML_PARTS]) {
+    f32x16 v;
+    memcpy(&v, part, sizeof v);
+    return sum16(v);
+}
+
+/* The larger of both; where one is NaN, b, or NaN with NEON. */
 RML_INLINE lanes max_lanes(lanes a, lanes b) {
 #if defined(__AVX512F__)
     return (lanes)_mm512_max_ps((__m512)a, (__m512)b);
@@ -54,12 +65,14 @@ RML_INLINE lanes max_lanes(lanes a, lanes b) {
     return (lanes)_mm256_max_ps((__m256)a, (__m256)b);
 #elif defined(__x86_64__)
     return (lanes)_mm_max_ps((__m128)a, (__m128)b);
+#elif defined(__aarch64__)
+    return (lanes)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
 #else
     return select_lanes(a > b, a, b);
 #endif
 }
 
-/* The smaller of both; b where one is NaN. */
+/* The smaller of both; where one is NaN, b, or NaN with NEON. */
 RML_INLINE lanes min_lanes(lanes a, lanes b) {
 #if defined(__AVX512F__)
     return (lanes)_mm512_min_ps((__m512)a, (__m512)b);
@@ -67,6 +80,8 @@ RML_INLINE lanes min_lanes(lanes a, lanes b) {
     return (lanes)_mm256_min_ps((__m256)a, (__m256)b);
 #elif defined(__x86_64__)
     return (lanes)_mm_min_ps((__m128)a, (__m128)b);
+#elif defined(__aarch64__)
+    return (lanes)vminq_f32((float32x4_t)a, (float32x4_t)b);
 #else
     return select_lanes(a < b, a, b);
 #endif
@@ -95,6 +110,12 @@ RML_INLINE lanes exp_lanes(lanes x) {
     p = fma_lanes(p, r, splat_lanes(1.0f));
     const int_lanes power = (__builtin_convertvector(n, int_lanes) + 127) << 23;
     return p * (lanes)power;
+}
+
+/* The same, but zero below -87.3 and infinite above 88.3. */
+RML_INLINE lanes exp_normal_lanes(lanes x) {
+    const lanes y = select_lanes(x < -87.3f, splat_lanes(0.0f), exp_lanes(x));
+    return select_lanes(x > 88.3f, splat_lanes(INFINITY), y);
 }
 
 #endif

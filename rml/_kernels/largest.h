@@ -36,6 +36,14 @@ RML_INLINE unsigned above16(const float *p, float bound) {
         bits |= (unsigned)_mm_movemask_ps(_mm_cmpnle_ps(_mm_loadu_ps(p + 4 * i), b)) << 4 * i;
     }
     return bits;
+#elif defined(__aarch64__)
+    const float32x4_t b = vdupq_n_f32(bound);
+    uint16x4_t within[4];
+    for (int i = 0; i < 4; ++i) within[i] = vmovn_u32(vcleq_f32(vld1q_f32(p + 4 * i), b));
+    const uint8x8_t weight = {1, 2, 4, 8, 16, 32, 64, 128};
+    const uint8x8_t low = vbic_u8(weight, vmovn_u16(vcombine_u16(within[0], within[1])));
+    const uint8x8_t high = vbic_u8(weight, vmovn_u16(vcombine_u16(within[2], within[3])));
+    return (unsigned)vaddv_u8(low) | (unsigned)vaddv_u8(high) << 8;
 #else
     unsigned bits = 0;
     for (int i = 0; i < 16; ++i) bits |= (unsigned)!(p[i] <= bound) << i;

@@ -12,7 +12,7 @@ RML_INLINE f64x8 splat8(double x) { return x - (f64x8){0}; }
 
 /* e^x within 2 units in the last place for -708 < x <= 0; zero below; NaN stays.
  *
- * As exp16 in vec.h; the polynomial of degree 13 leaves a remainder below 5e-18.
+ * As exp_lanes in lanes.h; the polynomial of degree 13 leaves a remainder below 5e-18.
  */
 RML_INLINE f64x8 exp8(f64x8 x) {
     static const double inverse[] = {

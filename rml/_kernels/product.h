@@ -57,8 +57,8 @@ static void rml_gate_strip(float *gate, const float *up, ptrdiff_t n_tokens, int
     for (ptrdiff_t t = 0; t < n_tokens; ++t) {
         const float *g = gate + t * RML_ROWS, *u = up + t * RML_ROWS;
         float y[RML_ROWS];
-        for (int i = 0; i < RML_ROWS; i += 16)
-            store16(y + i, activate16(load16(g + i), activation) * load16(u + i));
+        for (int i = 0; i < RML_ROWS; i += RML_LANES)
+            store_lanes(y + i, activate_lanes(load_lanes(g + i), activation) * load_lanes(u + i));
         memcpy(out + t * stride, y, (size_t)n * sizeof *y);
     }
 }

@@ -2,7 +2,7 @@
 #ifndef RML_ROUTE_H
 #define RML_ROUTE_H
 
-#include "vec.h"
+#include "lanes.h"
 
 /* Whether expert e with score a is chosen before expert f with score b; NaN comes last. */
 RML_INLINE int ranks_before(float a, ptrdiff_t e, float b, ptrdiff_t f) {
@@ -12,15 +12,14 @@ RML_INLINE int ranks_before(float a, ptrdiff_t e, float b, ptrdiff_t f) {
 
 /* Sum of e^(score - largest) in sixteen lanes; largest is the score of the first choice. */
 static float rml_exp_sum(const float *scores, ptrdiff_t n, float largest) {
-    f32x16 sum = {0};
-    ptrdiff_t i = 0;
-    for (; i + 16 <= n; i += 16) sum = sum + exp16(load16(scores + i) - splat16(largest));
-    if (i < n) {
-        f32x16 rest = splat16(-INFINITY);
-        memcpy(&rest, scores + i, (size_t)(n - i) * sizeof *scores);
-        sum = sum + exp16(rest - splat16(largest));
+    lanes sum[RML_PARTS] = {0};
+    for (ptrdiff_t i = 0; i < n; i += 16) {
+        float some[16];
+        for (int j = 0; j < 16; ++j) some[j] = i + j < n ? scores[i + j] : -INFINITY;
+        for (int p = 0; p < RML_PARTS; ++p)
+            sum[p] += exp_normal_lanes(load_lanes(some + p * RML_LANES) - splat_lanes(largest));
     }
-    return sum16(sum);
+    return sum_parts(sum);
 }
 
 /* Each choice is the best of the experts that rank behind the choice before, so nothing has to be
@@ -38,8 +37,7 @@ static void rml_route_row(const float *scores, ptrdiff_t n, ptrdiff_t k, int nor
     const float largest = scores[ids[0]], sum = rml_exp_sum(scores, n, largest);
     float total = 0;
     for (ptrdiff_t j = 0; j < k; ++j) {
-        f32x16 shifted = splat16(scores[ids[j]] - largest);
-        weights[j] = exp16(shifted)[0] / sum;
+        weights[j] = exp_normal_lanes(splat_lanes(scores[ids[j]] - largest))[0] / sum;
         total += weights[j];
     }
     if (normalize)

@@ -2,8 +2,8 @@
  *
  * Every f32 sum in the kernels runs in sixteen lanes and ends in one fixed tree, at every
  * instruction-set level. The type is a compiler vector (gcc and clang), which becomes one register
- * with AVX-512, two with AVX2 and four with SSE2. Fused multiply-add is by name only: `fma16` is
- * fused where the level has FMA and rounds twice at the base level.
+ * with AVX-512, two with AVX2 and four with SSE2 and NEON; loops use `lanes` (lanes.h). Nothing is
+ * fused but by name.
  */
 #ifndef RML_VEC_H
 #define RML_VEC_H
@@ -14,6 +14,8 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 typedef float f32x16 __attribute__((vector_size(64)));
@@ -29,35 +31,11 @@ RML_INLINE f32x16 load16(const float *p) {
 
 RML_INLINE void store16(float *p, f32x16 v) { memcpy(p, &v, sizeof v); }
 
-/* The first n < 16 values, zeros behind them. */
-RML_INLINE f32x16 load_part(const float *p, ptrdiff_t n) {
-    f32x16 v = {0};
-    memcpy(&v, p, (size_t)n * sizeof *p);
-    return v;
-}
-
-RML_INLINE void store_part(float *p, f32x16 v, ptrdiff_t n) {
-    memcpy(p, &v, (size_t)n * sizeof *p);
-}
-
 RML_INLINE f32x16 splat16(float x) { return x - (f32x16){0}; }
 
-RML_INLINE f32x16 fma16(f32x16 a, f32x16 b, f32x16 c) {
-#if defined(__AVX512F__)
-    return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
-    union { f32x16 v; __m256 h[2]; } x = {a}, y = {b}, z = {c};
-    z.h[0] = _mm256_fmadd_ps(x.h[0], y.h[0], z.h[0]);
-    z.h[1] = _mm256_fmadd_ps(x.h[1], y.h[1], z.h[1]);
-    return z.v;
-#else
-    return a * b + c;
-#endif
-}
-
-/* One lane of fma16. */
+/* a * b + c, rounded once where the level has fused multiply-add and twice at the base level. */
 RML_INLINE float fma1(float a, float b, float c) {
-#if defined(__FMA__)
+#if defined(__FMA__) || defined(__aarch64__)
     return __builtin_fmaf(a, b, c);
 #else
     return a * b + c;
@@ -76,33 +54,6 @@ RML_INLINE float sum16(f32x16 v) {
 
 RML_INLINE f32x16 select16(i32x16 mask, f32x16 yes, f32x16 no) {
     return (f32x16)((mask & (i32x16)yes) | (~mask & (i32x16)no));
-}
-
-/* e^x within 2 units in the last place for -87.3 < x < 88.3; zero below, infinite above; NaN stays.
- *
- * x = n ln 2 + r with |r| <= ln(2)/2, e^r by its Taylor polynomial of degree 7 (remainder below
- * 5e-9), 2^n through the exponent bits. ln 2 is split in two so that n * ln 2 is exact.
- */
-RML_INLINE f32x16 exp16(f32x16 x) {
-    const f32x16 round = splat16(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
-    const i32x16 small = x < -87.3f, large = x > 88.3f;
-    x = select16(small, splat16(-87.3f), x);
-    x = select16(large, splat16(88.3f), x);
-    const f32x16 n = fma16(x, splat16(1.44269504f), round) - round;
-    f32x16 r = fma16(n, splat16(-0.693145752f), x);
-    r = fma16(n, splat16(-1.42860677e-6f), r);
-    f32x16 p = splat16(1.0f / 5040);
-    p = fma16(p, r, splat16(1.0f / 720));
-    p = fma16(p, r, splat16(1.0f / 120));
-    p = fma16(p, r, splat16(1.0f / 24));
-    p = fma16(p, r, splat16(1.0f / 6));
-    p = fma16(p, r, splat16(0.5f));
-    p = fma16(p, r, splat16(1.0f));
-    p = fma16(p, r, splat16(1.0f));
-    const i32x16 power = (__builtin_convertvector(n, i32x16) + 127) << 23;
-    p = p * (f32x16)power;
-    p = select16(small, splat16(0.0f), p);
-    return select16(large, splat16(INFINITY), p);
 }
 
 #endif

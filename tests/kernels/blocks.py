@@ -74,11 +74,11 @@ def _random_blocks(rng, format_name, sizes):
 
 def exact_values(data, format_name):
     """Values of stored bytes, float32, as the gguf package reads them, or the format says."""
-    if format_name == "F16":
-        return data.view(np.float16).astype(np.float32)
     if format_name == "F32":
         return data.view(np.float32)
     with np.errstate(invalid="ignore", over="ignore"):
+        if format_name == "F16":
+            return data.view(np.float16).astype(np.float32)
         if format_name == "F64":
             return data.view(np.float64).astype(np.float32)
         if format_name in ("Q1_0", "Q2_0"):  # unknown to the package's reader
