@@ -84,7 +84,9 @@ def array(
     # A plan for a prompt of a new length asks this a thousand times, so what is right passes fast.
     if not isinstance(value, np.ndarray):
         raise ArgumentError(f"{name} is {type(value).__name__}, but a numpy array is needed")
-    wanted = _DTYPES.get(dtype) or np.dtype(dtype)
+    wanted = _DTYPES.get(dtype)
+    if wanted is None:
+        wanted = np.dtype(dtype)
     if value.dtype is not wanted and value.dtype != wanted:
         raise ArgumentError(f"{name} is {value.dtype}, but {wanted} is needed")
     if value.shape != shape and not _fits(value.shape, shape):
@@ -101,6 +103,9 @@ _DTYPES: dict[object, np.dtype[Any]] = {
     kind: np.dtype(kind)
     for kind in (np.uint8, np.int8, np.int32, np.int64, np.float16, np.float32, np.float64)
 }
+
+
+_PAGE_DTYPES = tuple(_DTYPES[kind] for kind in (np.float16, np.int8, np.float32))
 
 
 def _fits(have: Sequence[int], want: Sequence[int | None]) -> bool:
@@ -294,8 +299,8 @@ def kv_pages(
         raise ArgumentError(
             f"a head has {head_dim} dimensions, but an even number up to {MAX_HEAD_DIM} is needed"
         )
-    dtype = getattr(k_pages, "dtype", np.dtype(np.float32))
-    if dtype not in (np.float32, np.float16, np.int8):
+    dtype = getattr(k_pages, "dtype", _DTYPES[np.float32])
+    if dtype not in _PAGE_DTYPES:
         raise ArgumentError(f"k_pages is {dtype}, but float32, float16 or int8 is needed")
     array(
         "k_pages", k_pages, (None, None, n_kv_heads, head_dim, PAGE_SIZE), dtype, writable=writable
@@ -306,7 +311,7 @@ def kv_pages(
     array("position", position, (1,), np.int64)
     if not 0 <= layer < layers:
         raise ArgumentError(f"layer is {layer}, but the pages have {layers}")
-    if dtype == np.int8:
+    if dtype == _DTYPES[np.int8]:
         n = head_dim // scale_group(head_dim)
         array("k_scales", k_scales, (pages, layers, heads, n, PAGE_SIZE), writable=writable)
         array("v_scales", v_scales, (pages, layers, heads, PAGE_SIZE, n), writable=writable)
