@@ -29,7 +29,7 @@ cdef class Choose(Op):
     cdef ChooseArgs a
 
     def __init__(self, logits, out, *, temperature, top_p, min_p, chance):
-        checks.choose(logits, out, temperature, top_p, min_p, chance)
+        sampling_checks.choose(logits, out, temperature, top_p, min_p, chance)
         self.owners = (logits, out)
         self.scratch = Scratch()
         self.scratch_shared = (logits.shape[0] + 16) * sizeof(float)

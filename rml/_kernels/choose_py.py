@@ -5,7 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from rml._kernels import checks
+from rml._kernels import sampling_checks
 
 __all__ = ["BORDER", "choose"]
 
@@ -53,7 +53,7 @@ def choose(
     ArgumentError
         If an array has the wrong type, shape or layout, or a number is out of its range.
     """
-    checks.choose(logits, out, temperature, top_p, min_p, chance)
+    sampling_checks.choose(logits, out, temperature, top_p, min_p, chance)
     divisor = np.float32(temperature)
     with np.errstate(over="ignore", under="ignore"):
         scaled = logits / divisor

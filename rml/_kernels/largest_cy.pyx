@@ -1,5 +1,7 @@
 """Twin of largest_py: one pass that keeps the best so far in a heap, which lies in `ids`."""
 
+from rml._kernels import sampling_checks
+
 cdef extern from "largest.h" nogil:
     void rml_largest_values(const float *values, Py_ssize_t n, Py_ssize_t k, int64_t *ids, float *out)
 
@@ -19,7 +21,7 @@ cdef class Largest(Op):
     cdef LargestArgs a
 
     def __init__(self, values, ids, out):
-        checks.largest(values, ids, out)
+        sampling_checks.largest(values, ids, out)
         self.owners = (values, ids, out)
         self.a = LargestArgs(_f32(values), <int64_t *>cnp.PyArray_DATA(ids), _f32(out),
                              values.shape[0], ids.shape[0])

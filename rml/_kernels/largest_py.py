@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from rml._kernels import checks
+from rml._kernels import sampling_checks
 
 __all__ = ["largest"]
 
@@ -32,7 +32,7 @@ def largest(values: F32, ids: npt.NDArray[np.int64], out: F32, *, n_threads: int
     ArgumentError
         If an array has the wrong type, shape or layout.
     """
-    checks.largest(values, ids, out)
+    sampling_checks.largest(values, ids, out)
     at = len(values) - len(ids)
     least = np.partition(values, at)[at]
     chosen = np.flatnonzero(~(values < least))  # not >=, which NaN never is

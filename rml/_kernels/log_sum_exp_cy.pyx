@@ -18,7 +18,7 @@ cdef class LogSumExp(Op):
     cdef LogSumExpArgs a
 
     def __init__(self, values, out):
-        checks.log_sum_exp(values, out)
+        sampling_checks.log_sum_exp(values, out)
         self.owners = (values, out)
         self.a = LogSumExpArgs(_f32(values), <double *>cnp.PyArray_DATA(out), values.shape[0])
         self.args = &self.a

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from rml._kernels import checks
+from rml._kernels import sampling_checks
 
 __all__ = ["log_sum_exp"]
 
@@ -31,7 +31,7 @@ def log_sum_exp(
     ArgumentError
         If an array has the wrong type, shape or layout.
     """
-    checks.log_sum_exp(values, out)
+    sampling_checks.log_sum_exp(values, out)
     largest = np.float64(values.max())
     with np.errstate(invalid="ignore"):
         out[:] = largest, np.log(np.exp(values - largest).sum())

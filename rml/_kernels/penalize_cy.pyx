@@ -29,7 +29,7 @@ cdef class Penalize(Op):
     cdef PenalizeArgs a
 
     def __init__(self, ids, counts, logits, *, repeat, presence, frequency):
-        checks.penalize(ids, counts, logits, repeat, presence, frequency)
+        sampling_checks.penalize(ids, counts, logits, repeat, presence, frequency)
         self.owners = (ids, counts, logits)
         self.a = PenalizeArgs(<const int64_t *>cnp.PyArray_DATA(ids), _f32(counts), _f32(logits),
                               ids.shape[0], logits.shape[0], repeat, presence, frequency)

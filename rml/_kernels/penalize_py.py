@@ -7,7 +7,7 @@ as in the OpenAI API.
 import numpy as np
 import numpy.typing as npt
 
-from rml._kernels import checks
+from rml._kernels import sampling_checks
 
 __all__ = ["penalize"]
 
@@ -51,7 +51,7 @@ def penalize(
     ArgumentError
         If an array has the wrong type, shape or layout, or a number is out of its range.
     """
-    checks.penalize(ids, counts, logits, repeat, presence, frequency)
+    sampling_checks.penalize(ids, counts, logits, repeat, presence, frequency)
     present = (ids >= 0) & (ids < len(logits))
     ids, counts = ids[present], counts[present]
     before = logits[ids]
