@@ -20,7 +20,7 @@ mkdir -p "$dir"
 
 if [ ! -e "$root/usr/bin/python3.11" ]; then
     debootstrap --arch=arm64 --download-only --variant=minbase \
-        --include=python3.11,libpython3.11-dev,libgomp1 bookworm "$root" http://deb.debian.org/debian
+        --include=python3.11,libpython3.11-dev,libgomp1 bookworm "$root"
     for package in "$root"/var/cache/apt/archives/*.deb; do dpkg-deb -x "$package" "$root"; done
 fi
 if [ ! -e "$site/sitecustomize.py" ]; then

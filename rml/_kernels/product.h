@@ -8,8 +8,8 @@
 #include "product_avx512.h"
 #define RML_INTEGER_ROWS(NAME) int8_rows32_##NAME
 #else
-#include "product_pairs.h"
-#define RML_INTEGER_ROWS(NAME) pair_rows_##NAME
+#include "product_rows.h"
+#define RML_INTEGER_ROWS(NAME) int_rows_##NAME
 #endif
 
 enum { RML_PASS_TOKENS = 512 }; /* tokens that share one expansion of the weights */
@@ -22,7 +22,7 @@ static ptrdiff_t rml_rows_scratch(ptrdiff_t k, ptrdiff_t n_tokens) {
 #if defined(__AVX512VNNI__)
     const ptrdiff_t integers = avx512_scratch(k, n_tokens);
 #else
-    const ptrdiff_t integers = pair_scratch(k);
+    const ptrdiff_t integers = rows_scratch(k);
 #endif
     return whole_lines(integers > floats ? integers : floats);
 }

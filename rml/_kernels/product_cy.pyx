@@ -2,7 +2,7 @@
 
 Inputs are prepared once for all matrices of a call (first stage, an item is a token): quantized, or
 laid out for the caches where many are multiplied in float32. Then every group of 32 rows of every matrix is an item of the second stage. The inner loops are in
-product_avx512.h, product_pairs.h and product_f32.h; the three kernels differ in what they do with
+product_avx512.h, product_rows.h and product_f32.h; the three kernels differ in what they do with
 a finished strip of results.
 """
 

@@ -3,7 +3,7 @@
  * Codes and scales are equal to the definition's bit for bit at every level: only multiplications,
  * divisions and comparisons, none fused. What differs is how a level keeps the codes, as its
  * products want them: with AVX-512 VNNI as signed bytes, 16-bit codes as two rows of them (high
- * bytes, low bytes); elsewhere as 16-bit integers, of each four the second and third exchanged.
+ * bytes, low bytes); elsewhere in two bytes each, in an order of four_columns.h.
  */
 #ifndef RML_QUANTIZE_H
 #define RML_QUANTIZE_H
@@ -16,6 +16,7 @@
 #if defined(__AVX512VNNI__)
 typedef int8_t rml_code;
 #else
+#include "four_columns.h"
 typedef int16_t rml_code;
 #endif
 
@@ -162,15 +163,6 @@ RML_INLINE int_lanes larger_lanes(int_lanes a, int_lanes b) {
     return (mask & a) | (~mask & b);
 }
 
-/* Exchange the second and the third of each four codes of a unit. */
-RML_INLINE void exchange_middle(rml_code *codes) {
-    uint64_t v[RML_UNIT / 4];
-    memcpy(v, codes, sizeof v);
-    for (int i = 0; i < RML_UNIT / 4; ++i)
-        v[i] = (v[i] & 0xffff00000000ffffu) | (v[i] & 0xffff0000u) << 16 | (v[i] >> 16 & 0xffff0000u);
-    memcpy(codes, v, sizeof v);
-}
-
 /* Round the inputs of token t. */
 static void rml_quantize_row(const rml_inputs *in, ptrdiff_t t) {
     const ptrdiff_t units = in->k / RML_UNIT;
@@ -204,7 +196,7 @@ static void rml_quantize_row(const rml_inputs *in, ptrdiff_t t) {
             for (int i = 0; i < RML_LANES; ++i) sum += sums[i];
             in->sums[2 * at + h] = sum;
         }
-        exchange_middle(codes);
+        arrange_inputs(codes);
         in->scales[at] = scale;
         in->totals[at] = scale * (float)(in->sums[2 * at] + in->sums[2 * at + 1]);
     }

@@ -83,7 +83,7 @@ def test_norm_weights_of_both_formats_are_equal():
     for part in ("hf", "model.gguf"):
         with open_checkpoint(FIXTURES / "gemma3_text" / part) as checkpoint:
             decoder = DecoderLM(checkpoint)
-            layer = decoder._layers[0]
+            layer = decoder._recipe.layers[0]
             values.append((layer.attn_norm, layer.q_norm, layer.post_ffn_norm))
     for a, b in zip(*values, strict=True):
         assert np.array_equal(a, b)
@@ -95,7 +95,7 @@ def test_heads_are_tied_only_where_the_file_says_so():
     for family in ("llama", "gemma3_text"):
         with open_checkpoint(FIXTURES / family / "hf") as checkpoint:
             decoder = DecoderLM(checkpoint)
-            tied[family] = decoder._head is decoder._embedding
+            tied[family] = decoder._recipe.head is decoder._recipe.embedding
     assert tied == {"llama": False, "gemma3_text": True}
 
 

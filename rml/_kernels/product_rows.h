@@ -1,8 +1,7 @@
-/* Products of quantized weights with quantized inputs where there is no int8 dot product.
+/* Products of quantized weights with quantized inputs, below AVX-512: many rows at a time.
  *
  * As product_avx512.h does it, a unit (32 columns) of several rows is unpacked into eight vectors, a
- * lane a row. Its codes become 16-bit integers, and an instruction multiplies two columns of each
- * row with a pair of inputs and adds the products. Sums are exact, for inputs of 8 and of 16 bits.
+ * lane a row with four columns, and multiplied as four_columns.h says.
  *
  * One token: units are multiplied as they are unpacked, rows in place.
  *
@@ -12,19 +11,19 @@
  * In both, an output is one lane, units are added in order and the float operations are the same:
  * the same bits, however many rows and tokens are computed together.
  */
-#ifndef RML_PRODUCT_PAIRS_H
-#define RML_PRODUCT_PAIRS_H
+#ifndef RML_PRODUCT_ROWS_H
+#define RML_PRODUCT_ROWS_H
 
+#include "four_columns.h"
 #include "grids.h"
-#include "pairs.h"
 #include "product_f32.h"
 #include "quantize.h"
 
 enum {
-    UNIT_PAIRS = RML_UNIT / 2,
-    PAIR_UNITS = 8, /* of a panel: whole blocks of every format */
-    PAIR_GROUPS = RML_ROWS / RML_LANES,
-    PAIR_TOKENS = 4
+    UNIT_FOURS = RML_UNIT / 4,
+    PANEL_UNITS = 8, /* whole blocks of every format */
+    PANEL_GROUPS = RML_ROWS / RML_LANES,
+    TILE_TOKENS = 4
 };
 
 /* What the loops below need to know of a format; constants, once inlined. */
@@ -37,7 +36,8 @@ typedef struct {
 
 /* ---- one token ---- */
 
-RML_INLINE lanes rows_of_one(const uint8_t *w, ptrdiff_t row_bytes, const rml_inputs *in, ptrdiff_t t, const rml_format f) {
+RML_INLINE lanes rows_of_one(const uint8_t *w, ptrdiff_t row_bytes, const rml_inputs *in, ptrdiff_t t, int bytes,
+                             const rml_format f) {
     const ptrdiff_t units = in->k / RML_UNIT;
     const rml_code *codes = in->codes + t * in->k;
     const float *scales = in->scales + t * units, *totals = in->totals + t * units;
@@ -60,13 +60,11 @@ RML_INLINE lanes rows_of_one(const uint8_t *w, ptrdiff_t row_bytes, const rml_in
             f.unit(b, stage, i, code);
 #pragma GCC unroll 2
             for (int h = 0; h < 2; ++h) {
-                dot[h] = (int_lanes)in_rows((uint32_t)(-f.bias * sums[2 * u + h]));
+                four_sums part = sums_from(start_of(f.bias, sums[2 * u + h]));
 #pragma GCC unroll 4
-                for (int k = 4 * h; k < 4 * h + 4; ++k) {
-                    const rml_code *x = codes + u * RML_UNIT + 4 * k;
-                    dot[h] = add_pair_products(dot[h], even_pair(code[k]), splat_pair(x));
-                    dot[h] = add_pair_products(dot[h], odd_pair(code[k]), splat_pair(x + 2));
-                }
+                for (int k = 4 * h; k < 4 * h + 4; ++k)
+                    part = add_products(part, codes_of(code[k], f.bias), inputs_of(codes + u * RML_UNIT + 4 * k), bytes);
+                dot[h] = total_of(part, bytes);
             }
             if (f.n_scales == 1) dot[0] += dot[1];
             for (int h = 0; h < f.n_scales; ++h) {
@@ -85,14 +83,14 @@ RML_INLINE lanes rows_of_one(const uint8_t *w, ptrdiff_t row_bytes, const rml_in
 /* ---- many tokens ---- */
 
 typedef struct {
-    pair_lanes codes[PAIR_GROUPS][PAIR_UNITS][UNIT_PAIRS];
-    float scales[PAIR_GROUPS][PAIR_UNITS * 2 * RML_LANES]; /* [unit][one or two][row] */
-    float minima[PAIR_GROUPS][PAIR_UNITS * 2 * RML_LANES];
-} rml_pair_panel;
+    four_codes codes[PANEL_GROUPS][PANEL_UNITS][UNIT_FOURS];
+    float scales[PANEL_GROUPS][PANEL_UNITS * 2 * RML_LANES]; /* [unit][one or two][row] */
+    float minima[PANEL_GROUPS][PANEL_UNITS * 2 * RML_LANES];
+} rml_panel;
 
 /* `n` units from `u0` on of one group of rows. */
-RML_INLINE void pack_pairs(const uint8_t *w, ptrdiff_t row_bytes, ptrdiff_t u0, ptrdiff_t n, int group,
-                           rml_pair_panel *panel, const rml_format f) {
+RML_INLINE void pack_group(const uint8_t *w, ptrdiff_t row_bytes, ptrdiff_t u0, ptrdiff_t n, int group,
+                           rml_panel *panel, const rml_format f) {
     row_blocks b = blocks_of_rows(w + u0 / f.units * f.bytes, row_bytes);
     for (ptrdiff_t u = 0; u < n; u += f.units, b.p += f.bytes) {
         row_lanes stage[STAGE_VECTORS];
@@ -102,36 +100,32 @@ RML_INLINE void pack_pairs(const uint8_t *w, ptrdiff_t row_bytes, ptrdiff_t u0, 
         for (int i = 0; i < f.units; ++i) {
             row_lanes code[8];
             f.unit(b, stage, i, code);
-            for (int k = 0; k < 8; ++k) {
-                panel->codes[group][u + i][2 * k] = even_pair(code[k]);
-                panel->codes[group][u + i][2 * k + 1] = odd_pair(code[k]);
-            }
+            for (int k = 0; k < UNIT_FOURS; ++k) panel->codes[group][u + i][k] = codes_of(code[k], f.bias);
         }
     }
 }
 
 /* Add two groups' units [u0, u0 + n) with tokens first, first + 1, ... to strip (T, 32). */
-RML_INLINE void pair_tile(const rml_pair_panel *panel, int group, ptrdiff_t u0, ptrdiff_t n, const rml_inputs *in,
-                          ptrdiff_t first, int tokens, int bias, int n_minima, int n_scales, float *strip) {
+RML_INLINE void tile(const rml_panel *panel, int group, ptrdiff_t u0, ptrdiff_t n, const rml_inputs *in,
+                     ptrdiff_t first, int tokens, int bytes, int bias, int n_minima, int n_scales, float *strip) {
     const ptrdiff_t units = in->k / RML_UNIT;
     const rml_code *codes = in->codes + first * in->k + u0 * RML_UNIT;
     for (ptrdiff_t u = 0; u < n; ++u) {
         for (int h = 0; h < n_scales; ++h) { /* one scale: the whole unit at once */
-            int_lanes sum[PAIR_TOKENS][2];
+            four_sums sum[TILE_TOKENS][2];
 #pragma GCC unroll 4
             for (int t = 0; t < tokens; ++t) {
                 const int32_t *s = in->sums + 2 * ((first + t) * units + u0 + u);
-                const int32_t start = n_minima ? 0 : -bias * (n_scales == 1 ? s[0] + s[1] : s[h]);
-                sum[t][0] = sum[t][1] = (int_lanes)in_rows((uint32_t)start);
+                sum[t][0] = sum[t][1] = sums_from(n_minima ? 0 : start_of(bias, n_scales == 1 ? s[0] + s[1] : s[h]));
             }
-#pragma GCC unroll 4
-            for (int p = h * (UNIT_PAIRS / 2); p < h * (UNIT_PAIRS / 2) + UNIT_PAIRS / n_scales; ++p) {
-                const pair_lanes w0 = panel->codes[group][u][p], w1 = panel->codes[group + 1][u][p];
+#pragma GCC unroll 2
+            for (int k = h * 4; k < h * 4 + UNIT_FOURS / n_scales; ++k) {
+                const four_codes w0 = panel->codes[group][u][k], w1 = panel->codes[group + 1][u][k];
 #pragma GCC unroll 4
                 for (int t = 0; t < tokens; ++t) {
-                    const pair_lanes x = splat_pair(codes + t * in->k + u * RML_UNIT + 2 * p);
-                    sum[t][0] = add_pair_products(sum[t][0], w0, x);
-                    sum[t][1] = add_pair_products(sum[t][1], w1, x);
+                    const four_inputs x = inputs_of(codes + t * in->k + u * RML_UNIT + 4 * k);
+                    sum[t][0] = add_products(sum[t][0], w0, x, bytes);
+                    sum[t][1] = add_products(sum[t][1], w1, x, bytes);
                 }
             }
 #pragma GCC unroll 4
@@ -140,7 +134,7 @@ RML_INLINE void pair_tile(const rml_pair_panel *panel, int group, ptrdiff_t u0, 
                 for (int g = 0; g < 2; ++g) {
                     float *y = strip + t * RML_ROWS + (group + g) * RML_LANES;
                     const lanes scale = load_lanes(panel->scales[group + g] + (u * n_scales + h) * RML_LANES) * in->scales[(first + t) * units + u0 + u];
-                    store_lanes(y, fma_lanes(__builtin_convertvector(sum[t][g], lanes), scale, load_lanes(y)));
+                    store_lanes(y, fma_lanes(__builtin_convertvector(total_of(sum[t][g], bytes), lanes), scale, load_lanes(y)));
                 }
         }
         for (int h = 0; h < n_minima; ++h)
@@ -158,40 +152,49 @@ RML_INLINE void pair_tile(const rml_pair_panel *panel, int group, ptrdiff_t u0, 
 }
 
 /* The same for all groups and tokens [t0, t1), in tiles of equal width. */
-#define TILE(N, MINIMA, SCALES) \
-    case N: pair_tile(panel, g, u0, n, in, t0 + a, N, bias, MINIMA, SCALES, strip + a * RML_ROWS); break;
-#define TILES(MINIMA, SCALES)                                                                                    \
-    static __attribute__((noinline)) void pair_tiles_##MINIMA##_##SCALES(                                        \
-        const rml_pair_panel *panel, ptrdiff_t u0, ptrdiff_t n, const rml_inputs *in, ptrdiff_t t0,              \
-        ptrdiff_t t1, int groups, int bias, float *strip) {                                                      \
-        const ptrdiff_t tokens = t1 - t0, tiles = (tokens + PAIR_TOKENS - 1) / PAIR_TOKENS;                      \
+#define TILE(N, BYTES, MINIMA, SCALES) \
+    case N: tile(panel, g, u0, n, in, t0 + a, N, BYTES, bias, MINIMA, SCALES, strip + a * RML_ROWS); break;
+#define TILES(BYTES, MINIMA, SCALES)                                                                             \
+    static __attribute__((noinline)) void tiles_##BYTES##_##MINIMA##_##SCALES(                                   \
+        const rml_panel *panel, ptrdiff_t u0, ptrdiff_t n, const rml_inputs *in, ptrdiff_t t0, ptrdiff_t t1,     \
+        int groups, int bias, float *strip) {                                                                    \
+        const ptrdiff_t tokens = t1 - t0, tiles = (tokens + TILE_TOKENS - 1) / TILE_TOKENS;                      \
         for (int g = 0; g < groups; g += 2)                                                                      \
             for (ptrdiff_t i = 0; i < tiles; ++i) {                                                              \
                 const ptrdiff_t a = tokens * i / tiles, b = tokens * (i + 1) / tiles;                            \
                 switch (b - a) {                                                                                 \
-                    TILE(1, MINIMA, SCALES) TILE(2, MINIMA, SCALES) TILE(3, MINIMA, SCALES)                      \
-                    TILE(4, MINIMA, SCALES)                                                                      \
+                    TILE(1, BYTES, MINIMA, SCALES) TILE(2, BYTES, MINIMA, SCALES)                                \
+                    TILE(3, BYTES, MINIMA, SCALES) TILE(4, BYTES, MINIMA, SCALES)                                \
                 }                                                                                                \
             }                                                                                                    \
     }
-TILES(0, 1)
-TILES(0, 2)
-TILES(1, 1)
-TILES(2, 1)
+TILES(2, 0, 1)
+TILES(2, 0, 2)
+TILES(2, 1, 1)
+TILES(2, 2, 1)
+#if defined(__ARM_FEATURE_DOTPROD) /* BYTES_MATTER */
+TILES(1, 0, 1)
+TILES(1, 0, 2)
+TILES(1, 1, 1)
+TILES(1, 2, 1)
+#define TILES_OF(MINIMA, SCALES) (in->bytes == 1 ? tiles_1_##MINIMA##_##SCALES : tiles_2_##MINIMA##_##SCALES)
+#else
+#define TILES_OF(MINIMA, SCALES) tiles_2_##MINIMA##_##SCALES
+#endif
 #undef TILE
 #undef TILES
 
 /* ---- 32 rows ---- */
 
-/* Scratch bytes for `pair_rows`; no block of a format has more than 34 bytes for 32 values. */
-RML_INLINE ptrdiff_t pair_scratch(ptrdiff_t k) {
-    return (ptrdiff_t)sizeof(rml_pair_panel) + RML_LANES * (k / RML_UNIT * 34);
+/* Scratch bytes for `int_rows`; no block of a format has more than 34 bytes for 32 values. */
+RML_INLINE ptrdiff_t rows_scratch(ptrdiff_t k) {
+    return (ptrdiff_t)sizeof(rml_panel) + RML_LANES * (k / RML_UNIT * 34);
 }
 
 /* `n` rows from `row` on, with tokens [t0, t1), into strip (t1 - t0, 32). */
-RML_INLINE void pair_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_inputs *in, ptrdiff_t t0, ptrdiff_t t1,
+RML_INLINE void int_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_inputs *in, ptrdiff_t t0, ptrdiff_t t1,
                           float *strip, char *scratch, const rml_format f) {
-    rml_pair_panel *panel = (rml_pair_panel *)scratch;
+    rml_panel *panel = (rml_panel *)scratch;
     const uint8_t *data = w->data;
     ptrdiff_t n_rows = w->rows;
     if (n_rows < RML_LANES) { /* the last row again and again */
@@ -202,25 +205,26 @@ RML_INLINE void pair_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_i
         n_rows = RML_LANES;
     }
     /* Groups of as many rows as lanes; the last rows of a matrix are computed with those before. */
-    const uint8_t *rows[PAIR_GROUPS];
+    const uint8_t *rows[PANEL_GROUPS];
     const int groups = (n + RML_LANES - 1) / RML_LANES;
-    for (int g = 0; g < PAIR_GROUPS; ++g) {
+    for (int g = 0; g < PANEL_GROUPS; ++g) {
         const ptrdiff_t first = row + g * RML_LANES, last = n_rows - RML_LANES;
         rows[g] = data + (first < last ? first : last) * w->row_bytes;
     }
     const ptrdiff_t units = in->k / RML_UNIT, tokens = t1 - t0;
     if (tokens == 1)
         for (int g = 0; g < groups; ++g)
-            store_lanes(strip + g * RML_LANES, rows_of_one(rows[g], w->row_bytes, in, t0, f));
+            store_lanes(strip + g * RML_LANES, BYTES_MATTER && in->bytes == 1 ? rows_of_one(rows[g], w->row_bytes, in, t0, 1, f)
+                                                                              : rows_of_one(rows[g], w->row_bytes, in, t0, 2, f));
     else {
         memset(strip, 0, (size_t)tokens * RML_ROWS * sizeof *strip);
-        for (ptrdiff_t u0 = 0; u0 < units; u0 += PAIR_UNITS) {
-            const ptrdiff_t n_units = units - u0 < PAIR_UNITS ? units - u0 : PAIR_UNITS;
-            for (int g = 0; g < (groups + 1) / 2 * 2; ++g) pack_pairs(rows[g], w->row_bytes, u0, n_units, g, panel, f);
-            if (f.n_minima == 2) pair_tiles_2_1(panel, u0, n_units, in, t0, t1, groups, 0, strip);
-            else if (f.n_minima == 1) pair_tiles_1_1(panel, u0, n_units, in, t0, t1, groups, 0, strip);
-            else if (f.n_scales == 2) pair_tiles_0_2(panel, u0, n_units, in, t0, t1, groups, f.bias, strip);
-            else pair_tiles_0_1(panel, u0, n_units, in, t0, t1, groups, f.bias, strip);
+        for (ptrdiff_t u0 = 0; u0 < units; u0 += PANEL_UNITS) {
+            const ptrdiff_t n_units = units - u0 < PANEL_UNITS ? units - u0 : PANEL_UNITS;
+            for (int g = 0; g < (groups + 1) / 2 * 2; ++g) pack_group(rows[g], w->row_bytes, u0, n_units, g, panel, f);
+            if (f.n_minima == 2) TILES_OF(2, 1)(panel, u0, n_units, in, t0, t1, groups, 0, strip);
+            else if (f.n_minima == 1) TILES_OF(1, 1)(panel, u0, n_units, in, t0, t1, groups, 0, strip);
+            else if (f.n_scales == 2) TILES_OF(0, 2)(panel, u0, n_units, in, t0, t1, groups, f.bias, strip);
+            else TILES_OF(0, 1)(panel, u0, n_units, in, t0, t1, groups, f.bias, strip);
         }
     }
     /* Where the last group began earlier, its last lanes are the rows that were asked for. */
@@ -230,12 +234,12 @@ RML_INLINE void pair_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_i
 }
 
 #define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES)                                                              \
-    static __attribute__((noinline)) void pair_rows_##NAME(const rml_matrix *w, ptrdiff_t row, int n,                 \
+    static __attribute__((noinline)) void int_rows_##NAME(const rml_matrix *w, ptrdiff_t row, int n,                 \
                                                            const rml_inputs *in, ptrdiff_t t0, ptrdiff_t t1,          \
                                                            float *strip, char *scratch) {                             \
         const rml_format f = {stage_rows_##NAME, unit_rows_##NAME, scales_rows_##NAME, LENGTH / 32,                   \
                               BYTES, BIAS, MINIMA, SCALES};                                                           \
-        pair_rows(w, row, n, in, t0, t1, strip, scratch, f);                                                          \
+        int_rows(w, row, n, in, t0, t1, strip, scratch, f);                                                          \
     }
 RML_QUANTIZED_FORMATS(X)
 #undef X
