@@ -49,14 +49,15 @@ RML_INLINE __m512i dot_codes(__m512i acc, const row_lanes *code, const int8_t *x
     return acc;
 }
 
-RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t row_bytes, const rml_inputs *in, ptrdiff_t t, int bytes,
+/* Sixteen rows, `stride` bytes apart; those behind them are fetched meanwhile if `fetch`. */
+RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t stride, const rml_inputs *in, ptrdiff_t t, int bytes, int fetch,
                          const rml_format f) {
     const ptrdiff_t units = in->k / RML_UNIT;
     const int8_t *high = in->codes + t * bytes * in->k, *low = high + in->k;
     const float *scales = in->scales + t * units, *totals = in->totals + t * units;
     const int32_t *sums = in->sums + 2 * t * units;
-    const uint8_t *next = w + 16 * row_bytes; /* the rows after these, fetched meanwhile */
-    row_blocks b = blocks_of_rows(w, row_bytes);
+    const uint8_t *next = w + 16 * stride;
+    row_blocks b = blocks_of_rows(w, stride);
     __m512 acc = _mm512_setzero_ps();
     for (ptrdiff_t block = 0; block < units / f.units; ++block, b.p += f.bytes) {
         _Alignas(64) float d[16 * 2 * 8], m[16 * 2 * 8];
@@ -66,7 +67,7 @@ RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t row_bytes, const rml_inputs
 #pragma GCC unroll 8
         for (int i = 0; i < f.units; ++i) {
             const ptrdiff_t u = block * f.units + i;
-            for (int line = 0; line < f.bytes * 16 / f.units; line += 64)
+            for (int line = 0; fetch && line < f.bytes * 16 / f.units; line += 64)
                 _mm_prefetch((const char *)next + u * (f.bytes * 16 / f.units) + line, _MM_HINT_T0);
             row_lanes code[8];
             __m512i dot[2];
@@ -281,10 +282,16 @@ RML_INLINE void int8_rows32(const rml_matrix *w, ptrdiff_t row, int n, const rml
     const ptrdiff_t first[2] = {row < last ? row : last, row + 16 < last ? row + 16 : last};
     const uint8_t *rows[2] = {sixteen.data + first[0] * w->row_bytes, sixteen.data + first[1] * w->row_bytes};
     if (t1 - t0 == 1) {
+        /* Of long rows the even ones first: see LONG_ROW. */
+        const int apart = n == RML_ROWS && w->row_bytes >= LONG_ROW ? 2 : 1;
         for (int h = 0; h < (n > 16 ? 2 : 1); ++h) {
-            const __m512 y = in->bytes == 1 ? rows16(rows[h], w->row_bytes, in, t0, 1, f)
-                                            : rows16(rows[h], w->row_bytes, in, t0, 2, f);
-            place16(strip, y, first[h], row);
+            const uint8_t *from = apart == 1 ? rows[h] : w->data + (row + h) * w->row_bytes;
+            const __m512 y = in->bytes == 1 ? rows16(from, apart * w->row_bytes, in, t0, 1, apart == 1, f)
+                                            : rows16(from, apart * w->row_bytes, in, t0, 2, apart == 1, f);
+            if (apart == 1)
+                place16(strip, y, first[h], row);
+            else
+                _mm512_i32scatter_ps(strip + h, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), y, 4);
         }
         return;
     }

@@ -13,6 +13,11 @@
 
 enum { RML_ROWS = 32 }; /* rows of an item; strips are (T, 32) */
 
+/* Bytes of a row from which on those that are read side by side are taken apart from each other, so
+ * that each lies in pages of its own: the processor then fetches ahead by itself, and better than
+ * it is told to. Half a page, since every second row is the nearest that is apart. */
+enum { LONG_ROW = 2048 };
+
 /* The sixteen lanes are `PARTS` of the machine's own registers, arrays of which stay in place. */
 #if defined(__AVX512F__)
 enum { F32_ROWS = 4, F32_TOKENS = 6 };

@@ -36,15 +36,16 @@ typedef struct {
 
 /* ---- one token ---- */
 
-RML_INLINE lanes rows_of_one(const uint8_t *w, ptrdiff_t row_bytes, const rml_inputs *in, ptrdiff_t t, int bytes,
-                             const rml_format f) {
+/* As many rows as lanes, `stride` bytes apart; those behind them are fetched meanwhile if `fetch`. */
+RML_INLINE lanes rows_of_one(const uint8_t *w, ptrdiff_t stride, const rml_inputs *in, ptrdiff_t t, int bytes,
+                             int fetch, const rml_format f) {
     const ptrdiff_t units = in->k / RML_UNIT;
     const rml_code *codes = in->codes + t * in->k;
     const float *scales = in->scales + t * units, *totals = in->totals + t * units;
     const int32_t *sums = in->sums + 2 * t * units;
-    const uint8_t *next = w + RML_LANES * row_bytes; /* the rows after these, fetched meanwhile */
+    const uint8_t *next = w + RML_LANES * stride;
     const int unit_bytes = f.bytes * RML_LANES / f.units;
-    row_blocks b = blocks_of_rows(w, row_bytes);
+    row_blocks b = blocks_of_rows(w, stride);
     lanes acc = {0};
     for (ptrdiff_t block = 0; block < units / f.units; ++block, b.p += f.bytes) {
         float d[RML_LANES * 2 * 8], m[RML_LANES * 2 * 8];
@@ -54,7 +55,7 @@ RML_INLINE lanes rows_of_one(const uint8_t *w, ptrdiff_t row_bytes, const rml_in
 #pragma GCC unroll 8
         for (int i = 0; i < f.units; ++i) {
             const ptrdiff_t u = block * f.units + i;
-            for (int line = 0; line < unit_bytes; line += 64) __builtin_prefetch(next + u * unit_bytes + line);
+            for (int line = 0; fetch && line < unit_bytes; line += 64) __builtin_prefetch(next + u * unit_bytes + line);
             row_lanes code[8];
             int_lanes dot[2];
             f.unit(b, stage, i, code);
@@ -212,10 +213,16 @@ RML_INLINE void int_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_in
         rows[g] = data + (first < last ? first : last) * w->row_bytes;
     }
     const ptrdiff_t units = in->k / RML_UNIT, tokens = t1 - t0;
-    if (tokens == 1)
-        for (int g = 0; g < groups; ++g)
-            store_lanes(strip + g * RML_LANES, BYTES_MATTER && in->bytes == 1 ? rows_of_one(rows[g], w->row_bytes, in, t0, 1, f)
-                                                                              : rows_of_one(rows[g], w->row_bytes, in, t0, 2, f));
+    if (tokens == 1) {
+        /* Of long rows a group has every fourth, say: see LONG_ROW. */
+        const int apart = n == RML_ROWS && w->row_bytes >= LONG_ROW ? PANEL_GROUPS : 1;
+        for (int g = 0; g < groups; ++g) {
+            const uint8_t *from = apart == 1 ? rows[g] : data + (row + g) * w->row_bytes;
+            const lanes y = BYTES_MATTER && in->bytes == 1 ? rows_of_one(from, apart * w->row_bytes, in, t0, 1, apart == 1, f)
+                                                           : rows_of_one(from, apart * w->row_bytes, in, t0, 2, apart == 1, f);
+            for (int i = 0; i < RML_LANES; ++i) strip[apart == 1 ? g * RML_LANES + i : i * apart + g] = y[i];
+        }
+    }
     else {
         memset(strip, 0, (size_t)tokens * RML_ROWS * sizeof *strip);
         for (ptrdiff_t u0 = 0; u0 < units; u0 += PANEL_UNITS) {

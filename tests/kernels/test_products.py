@@ -148,6 +148,24 @@ def test_bits_do_not_depend_on_company(kernels, format_name, compute, rows, unit
 
 
 @pytest.mark.compiled
+@pytest.mark.parametrize("format_name", checks.QUANTIZED_FORMATS)
+def test_long_rows_of_one_token(twins, format_name):
+    # Rows of half a page and more are taken in another order.
+    table = FORMATS_TABLE[format_name]
+    cols = columns_of(format_name, -(-2048 // table.n_bytes) * table.length // 32)
+    rng = np.random.default_rng(15)
+    weight, _ = random_matrix(rng, format_name, 70, cols)
+    assert len(weight.data) >= 70 * 2048
+    x = rng.standard_normal((2, cols)).astype(np.float32)
+
+    for compute in ("int8", "int8x2"):
+        together = multiply(twins, x, weight, compute)
+        for n_threads in (1, 2):
+            alone = multiply(twins, x[1:].copy(), weight, compute, n_threads=n_threads)
+            assert np.array_equal(together[1:], alone)
+
+
+@pytest.mark.compiled
 @pytest.mark.parametrize("compute", MODES)
 def test_more_tokens_than_one_pass(twins, compute):
     rng = np.random.default_rng(3)
