@@ -16,9 +16,9 @@
 #define RML_PRODUCT_AVX512_H
 #if defined(__AVX512VNNI__)
 
-#include "grids.h"
 #include "product_f32.h"
 #include "quantize.h"
+#include "row_groups.h"
 
 enum {
     PANEL_UNITS = 24, /* 32 rows x 24 units: 24 KB of codes, half the first-level cache */
@@ -26,14 +26,6 @@ enum {
 };
 
 /* ---- one token ---- */
-
-/* What the loops below need to know of a format; constants, once inlined. */
-typedef struct {
-    stage_fn *stage; /* or NULL */
-    unit_fn *unit;
-    scales_fn *scales;
-    int units, bytes, bias, n_minima, n_scales;
-} rml_format;
 
 /* Four bytes of an input, in every lane. */
 RML_INLINE __m512i four_codes(const int8_t *x) {
@@ -260,27 +252,18 @@ RML_INLINE void place16(float *strip, __m512 v, ptrdiff_t first, ptrdiff_t row) 
     _mm512_mask_compressstoreu_ps(strip + (first + skip - row), lanes, v);
 }
 
-/* Scratch bytes for `int8_rows32`; no block of a format has more than 34 bytes for 32 values. */
+/* Scratch bytes for `int8_rows32`. */
 RML_INLINE ptrdiff_t avx512_scratch(ptrdiff_t k, ptrdiff_t n_tokens) {
-    return (ptrdiff_t)sizeof(rml_panel) + n_tokens * 2 * 64 + 16 * (k / RML_UNIT * 34);
+    return (ptrdiff_t)sizeof(rml_panel) + n_tokens * 2 * 64 + group_bytes(k);
 }
 
 RML_INLINE void int8_rows32(const rml_matrix *w, ptrdiff_t row, int n, const rml_inputs *in, ptrdiff_t t0,
                             ptrdiff_t t1, float *strip, char *scratch, const rml_format f) {
     rml_panel *panel = (rml_panel *)scratch;
     __m512 *acc = (__m512 *)(scratch + sizeof(rml_panel));
-    rml_matrix sixteen = *w;
-    if (w->rows < 16) { /* the last row again and again */
-        uint8_t *copy = (uint8_t *)(acc + 2 * (t1 - t0));
-        for (ptrdiff_t r = 0; r < 16; ++r)
-            memcpy(copy + r * w->row_bytes, w->data + (r < w->rows ? r : w->rows - 1) * w->row_bytes, (size_t)w->row_bytes);
-        sixteen.data = copy;
-        sixteen.rows = 16;
-    }
-    /* Two groups of sixteen rows; the last rows of a matrix are computed with those before them. */
-    const ptrdiff_t last = sixteen.rows - 16;
-    const ptrdiff_t first[2] = {row < last ? row : last, row + 16 < last ? row + 16 : last};
-    const uint8_t *rows[2] = {sixteen.data + first[0] * w->row_bytes, sixteen.data + first[1] * w->row_bytes};
+    const rml_matrix whole = whole_group(w, (uint8_t *)(acc + 2 * (t1 - t0)));
+    const ptrdiff_t first[2] = {group_start(&whole, row), group_start(&whole, row + 16)};
+    const uint8_t *rows[2] = {whole.data + first[0] * w->row_bytes, whole.data + first[1] * w->row_bytes};
     if (t1 - t0 == 1) {
         /* Of long rows the even ones first: see LONG_ROW. */
         const int apart = n == RML_ROWS && w->row_bytes >= LONG_ROW ? 2 : 1;
@@ -310,12 +293,11 @@ RML_INLINE void int8_rows32(const rml_matrix *w, ptrdiff_t row, int n, const rml
         for (int h = 0; h < (n > 16 ? 2 : 1); ++h) place16(strip + t * RML_ROWS, acc[2 * t + h], first[h], row);
 }
 
-#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES)                                                      \
+#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES)                                                       \
     static __attribute__((noinline)) void int8_rows32_##NAME(const rml_matrix *w, ptrdiff_t row, int n,        \
                                                              const rml_inputs *in, ptrdiff_t t0, ptrdiff_t t1, \
                                                              float *strip, char *scratch) {                    \
-        const rml_format f = {stage_rows_##NAME, unit_rows_##NAME, scales_rows_##NAME, LENGTH / 32,                         \
-                              BYTES, BIAS, MINIMA, SCALES};                                                   \
+        const rml_format f = RML_FORMAT(NAME);                                                                 \
         int8_rows32(w, row, n, in, t0, t1, strip, scratch, f);                                                 \
     }
 RML_QUANTIZED_FORMATS(X)

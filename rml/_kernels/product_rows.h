@@ -15,9 +15,9 @@
 #define RML_PRODUCT_ROWS_H
 
 #include "four_columns.h"
-#include "grids.h"
 #include "product_f32.h"
 #include "quantize.h"
+#include "row_groups.h"
 
 enum {
     UNIT_FOURS = RML_UNIT / 4,
@@ -25,14 +25,6 @@ enum {
     PANEL_GROUPS = RML_ROWS / RML_LANES,
     TILE_TOKENS = 4
 };
-
-/* What the loops below need to know of a format; constants, once inlined. */
-typedef struct {
-    stage_fn *stage; /* or NULL */
-    unit_fn *unit;
-    scales_fn *scales;
-    int units, bytes, bias, n_minima, n_scales;
-} rml_format;
 
 /* ---- one token ---- */
 
@@ -187,43 +179,28 @@ TILES(1, 2, 1)
 
 /* ---- 32 rows ---- */
 
-/* Scratch bytes for `int_rows`; no block of a format has more than 34 bytes for 32 values. */
-RML_INLINE ptrdiff_t rows_scratch(ptrdiff_t k) {
-    return (ptrdiff_t)sizeof(rml_panel) + RML_LANES * (k / RML_UNIT * 34);
-}
+/* Scratch bytes for `int_rows`. */
+RML_INLINE ptrdiff_t rows_scratch(ptrdiff_t k) { return (ptrdiff_t)sizeof(rml_panel) + group_bytes(k); }
 
 /* `n` rows from `row` on, with tokens [t0, t1), into strip (t1 - t0, 32). */
 RML_INLINE void int_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_inputs *in, ptrdiff_t t0, ptrdiff_t t1,
-                          float *strip, char *scratch, const rml_format f) {
+                         float *strip, char *scratch, const rml_format f) {
     rml_panel *panel = (rml_panel *)scratch;
-    const uint8_t *data = w->data;
-    ptrdiff_t n_rows = w->rows;
-    if (n_rows < RML_LANES) { /* the last row again and again */
-        uint8_t *copy = (uint8_t *)(panel + 1);
-        for (ptrdiff_t r = 0; r < RML_LANES; ++r)
-            memcpy(copy + r * w->row_bytes, data + (r < n_rows ? r : n_rows - 1) * w->row_bytes, (size_t)w->row_bytes);
-        data = copy;
-        n_rows = RML_LANES;
-    }
-    /* Groups of as many rows as lanes; the last rows of a matrix are computed with those before. */
+    const rml_matrix whole = whole_group(w, (uint8_t *)(panel + 1));
     const uint8_t *rows[PANEL_GROUPS];
     const int groups = (n + RML_LANES - 1) / RML_LANES;
-    for (int g = 0; g < PANEL_GROUPS; ++g) {
-        const ptrdiff_t first = row + g * RML_LANES, last = n_rows - RML_LANES;
-        rows[g] = data + (first < last ? first : last) * w->row_bytes;
-    }
+    for (int g = 0; g < PANEL_GROUPS; ++g) rows[g] = whole.data + group_start(&whole, row + g * RML_LANES) * w->row_bytes;
     const ptrdiff_t units = in->k / RML_UNIT, tokens = t1 - t0;
     if (tokens == 1) {
         /* Of long rows a group has every fourth, say: see LONG_ROW. */
         const int apart = n == RML_ROWS && w->row_bytes >= LONG_ROW ? PANEL_GROUPS : 1;
         for (int g = 0; g < groups; ++g) {
-            const uint8_t *from = apart == 1 ? rows[g] : data + (row + g) * w->row_bytes;
+            const uint8_t *from = apart == 1 ? rows[g] : whole.data + (row + g) * w->row_bytes;
             const lanes y = BYTES_MATTER && in->bytes == 1 ? rows_of_one(from, apart * w->row_bytes, in, t0, 1, apart == 1, f)
                                                            : rows_of_one(from, apart * w->row_bytes, in, t0, 2, apart == 1, f);
             for (int i = 0; i < RML_LANES; ++i) strip[apart == 1 ? g * RML_LANES + i : i * apart + g] = y[i];
         }
-    }
-    else {
+    } else {
         memset(strip, 0, (size_t)tokens * RML_ROWS * sizeof *strip);
         for (ptrdiff_t u0 = 0; u0 < units; u0 += PANEL_UNITS) {
             const ptrdiff_t n_units = units - u0 < PANEL_UNITS ? units - u0 : PANEL_UNITS;
@@ -235,18 +212,17 @@ RML_INLINE void int_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_in
         }
     }
     /* Where the last group began earlier, its last lanes are the rows that were asked for. */
-    const ptrdiff_t at = (groups - 1) * RML_LANES, skip = row + at + RML_LANES - n_rows;
+    const ptrdiff_t at = (groups - 1) * RML_LANES, skip = row + at + RML_LANES - whole.rows;
     for (ptrdiff_t t = 0; skip > 0 && t < tokens; ++t)
         memmove(strip + t * RML_ROWS + at, strip + t * RML_ROWS + at + skip, (size_t)(RML_LANES - skip) * sizeof *strip);
 }
 
-#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES)                                                              \
-    static __attribute__((noinline)) void int_rows_##NAME(const rml_matrix *w, ptrdiff_t row, int n,                 \
-                                                           const rml_inputs *in, ptrdiff_t t0, ptrdiff_t t1,          \
-                                                           float *strip, char *scratch) {                             \
-        const rml_format f = {stage_rows_##NAME, unit_rows_##NAME, scales_rows_##NAME, LENGTH / 32,                   \
-                              BYTES, BIAS, MINIMA, SCALES};                                                           \
-        int_rows(w, row, n, in, t0, t1, strip, scratch, f);                                                          \
+#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES)                                                     \
+    static __attribute__((noinline)) void int_rows_##NAME(const rml_matrix *w, ptrdiff_t row, int n,         \
+                                                           const rml_inputs *in, ptrdiff_t t0, ptrdiff_t t1, \
+                                                           float *strip, char *scratch) {                    \
+        const rml_format f = RML_FORMAT(NAME);                                                               \
+        int_rows(w, row, n, in, t0, t1, strip, scratch, f);                                                  \
     }
 RML_QUANTIZED_FORMATS(X)
 #undef X
