@@ -169,7 +169,7 @@ def test_a_level_includes_those_before_it(machine):
 
 
 def test_every_level_has_its_shim():
-    folder = Path(_kernels.__file__).parent
+    folder = Path(__file__).parents[2] / "rml" / "_kernels"  # sources are not installed
     names = {name for table in levels.LEVELS.values() for name in table}
     assert {path.stem for path in folder.glob("_isa_*.pyx")} == {f"_isa_{name}" for name in names}
 
