@@ -5,6 +5,7 @@ RML_MODELS_DIR  a folder with real models, as ``rml pull --to DIR`` writes them
 """
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,9 @@ settings.load_profile("rml")
 # Processes that tests start use the rml that the tests use, not what lies in the current folder.
 os.environ["PYTHONSAFEPATH"] = "1"
 os.environ["PYTHONPATH"] = str(Path(rml.__file__).resolve().parent.parent)
+
+# A shell starts what runs in its background deaf to Ctrl-C, and processes inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _folder(variable: str, default: Path | None) -> Path | None:
