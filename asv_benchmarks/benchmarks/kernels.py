@@ -1,4 +1,4 @@
-"""Kernels: seconds a call, and gigabytes of weights read a second.
+"""Kernels: gigabytes of weights read a second; of the small ones, seconds a call.
 
 One token (as in decode) and 64 tokens (as in prefill), matrices of 2048 x 2048: small enough for
 a last-level cache, so that the figure is the kernel's and not the memory's (decoder.py has that,
@@ -76,9 +76,6 @@ class MatmulMany(_Product):
     def run(self):
         _kernels.matmul_many(self.x, [self.weight], [self.out], **self.options)
 
-    def time_matmul_many(self, *params):
-        self.run()
-
     def track_matmul_many(self, *params):
         return self.gigabytes_per_second(self.run)
 
@@ -98,9 +95,6 @@ class MatmulGlu(_Product):
     def run(self):
         _kernels.matmul_glu(self.x, self.weight, self.weight, self.out, **self.options)
 
-    def time_matmul_glu(self, *params):
-        self.run()
-
     def track_matmul_glu(self, *params):
         return self.gigabytes_per_second(self.run, 2)
 
@@ -118,9 +112,6 @@ class Accumulate(_Product):
 
     def run(self):
         _kernels.accumulate(self.x, self.weight, self.out, **self.options)
-
-    def time_accumulate(self, *params):
-        self.run()
 
     def track_accumulate(self, *params):
         return self.gigabytes_per_second(self.run)
@@ -145,9 +136,6 @@ class Dequantize(_Weights):
         n_threads = self.options["n_threads"]
         weight = self.weight
         _kernels.dequantize(weight.data, weight.type, self.values, n_threads=n_threads)
-
-    def time_dequantize(self, *params):
-        self.run()
 
     def track_dequantize(self, *params):
         return self.gigabytes_per_second(self.run)
