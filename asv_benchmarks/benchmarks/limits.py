@@ -22,6 +22,7 @@ class Limits:
 
     def setup(self, found, threads):
         if not found:
+            # What asv takes as "skip this one".
             raise NotImplementedError("reference mode says nothing about the machine")
 
     def track_read(self, found, threads):

@@ -6,24 +6,27 @@
 #include "product_f32.h"
 #if defined(__AVX512VNNI__)
 #include "product_avx512.h"
-#define RML_INTEGER_ROWS(NAME) int8_rows32_##NAME
 #else
 #include "product_rows.h"
-#define RML_INTEGER_ROWS(NAME) int_rows_##NAME
 #endif
 
 enum { RML_PASS_TOKENS = 512 }; /* tokens that share one expansion of the weights */
 
-RML_INLINE int rml_is_quantized(int type) { return type != RML_F32 && type != RML_F16 && type != RML_F64 && type != RML_BF16; }
+/* The level's product of quantized weights, once for each format. */
+#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES)                                                        \
+    static __attribute__((noinline)) void integer_rows_##NAME(const rml_matrix *w, ptrdiff_t row, int n,        \
+                                                              const rml_inputs *in, ptrdiff_t t0, ptrdiff_t t1, \
+                                                              float *strip, char *scratch) {                    \
+        const rml_format f = RML_FORMAT(NAME);                                                                  \
+        integer_rows(w, row, n, in, t0, t1, strip, scratch, f);                                                 \
+    }
+RML_QUANTIZED_FORMATS(X)
+#undef X
 
 /* Scratch bytes of one thread for `rml_rows`, beside its strips. */
 static ptrdiff_t rml_rows_scratch(ptrdiff_t k, ptrdiff_t n_tokens) {
     const ptrdiff_t floats = f32_scratch(k) * (ptrdiff_t)sizeof(float);
-#if defined(__AVX512VNNI__)
-    const ptrdiff_t integers = avx512_scratch(k, n_tokens);
-#else
-    const ptrdiff_t integers = rows_scratch(k);
-#endif
+    const ptrdiff_t integers = integer_scratch(k, n_tokens);
     return whole_lines(integers > floats ? integers : floats);
 }
 
@@ -33,12 +36,13 @@ static void rml_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_inputs
     if (in->bytes)
         switch (w->type) {
 #define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES) \
-    case ID: RML_INTEGER_ROWS(NAME)(w, row, n, in, t0, t1, strip, scratch); return;
+    case ID: integer_rows_##NAME(w, row, n, in, t0, t1, strip, scratch); return;
             RML_QUANTIZED_FORMATS(X)
 #undef X
         }
     f32_rows(w, row, n, in->x + t0 * in->stride, in->stride, t1 - t0, strip, (float *)scratch);
 }
+
 /* out[t][r] = strip + bias; `out` points at row `row` of token t0, `stride` floats a token. */
 static void rml_store_strip(const float *strip, ptrdiff_t n_tokens, int n, const float *bias, float *out,
                             ptrdiff_t stride) {

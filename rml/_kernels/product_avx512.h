@@ -252,13 +252,13 @@ RML_INLINE void place16(float *strip, __m512 v, ptrdiff_t first, ptrdiff_t row) 
     _mm512_mask_compressstoreu_ps(strip + (first + skip - row), lanes, v);
 }
 
-/* Scratch bytes for `int8_rows32`. */
-RML_INLINE ptrdiff_t avx512_scratch(ptrdiff_t k, ptrdiff_t n_tokens) {
+/* Scratch bytes for `integer_rows`. */
+RML_INLINE ptrdiff_t integer_scratch(ptrdiff_t k, ptrdiff_t n_tokens) {
     return (ptrdiff_t)sizeof(rml_panel) + n_tokens * 2 * 64 + group_bytes(k);
 }
 
-RML_INLINE void int8_rows32(const rml_matrix *w, ptrdiff_t row, int n, const rml_inputs *in, ptrdiff_t t0,
-                            ptrdiff_t t1, float *strip, char *scratch, const rml_format f) {
+RML_INLINE void integer_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_inputs *in, ptrdiff_t t0,
+                             ptrdiff_t t1, float *strip, char *scratch, const rml_format f) {
     rml_panel *panel = (rml_panel *)scratch;
     __m512 *acc = (__m512 *)(scratch + sizeof(rml_panel));
     const rml_matrix whole = whole_group(w, (uint8_t *)(acc + 2 * (t1 - t0)));
@@ -292,16 +292,6 @@ RML_INLINE void int8_rows32(const rml_matrix *w, ptrdiff_t row, int n, const rml
     for (ptrdiff_t t = 0; t < tokens; ++t)
         for (int h = 0; h < (n > 16 ? 2 : 1); ++h) place16(strip + t * RML_ROWS, acc[2 * t + h], first[h], row);
 }
-
-#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES)                                                       \
-    static __attribute__((noinline)) void int8_rows32_##NAME(const rml_matrix *w, ptrdiff_t row, int n,        \
-                                                             const rml_inputs *in, ptrdiff_t t0, ptrdiff_t t1, \
-                                                             float *strip, char *scratch) {                    \
-        const rml_format f = RML_FORMAT(NAME);                                                                 \
-        int8_rows32(w, row, n, in, t0, t1, strip, scratch, f);                                                 \
-    }
-RML_QUANTIZED_FORMATS(X)
-#undef X
 
 #endif
 #endif

@@ -179,12 +179,12 @@ TILES(1, 2, 1)
 
 /* ---- 32 rows ---- */
 
-/* Scratch bytes for `int_rows`. */
-RML_INLINE ptrdiff_t rows_scratch(ptrdiff_t k) { return (ptrdiff_t)sizeof(rml_panel) + group_bytes(k); }
+/* Scratch bytes for `integer_rows`. */
+RML_INLINE ptrdiff_t integer_scratch(ptrdiff_t k, ptrdiff_t n_tokens) { return (ptrdiff_t)sizeof(rml_panel) + group_bytes(k); }
 
 /* `n` rows from `row` on, with tokens [t0, t1), into strip (t1 - t0, 32). */
-RML_INLINE void int_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_inputs *in, ptrdiff_t t0, ptrdiff_t t1,
-                         float *strip, char *scratch, const rml_format f) {
+RML_INLINE void integer_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_inputs *in, ptrdiff_t t0,
+                             ptrdiff_t t1, float *strip, char *scratch, const rml_format f) {
     rml_panel *panel = (rml_panel *)scratch;
     const rml_matrix whole = whole_group(w, (uint8_t *)(panel + 1));
     const uint8_t *rows[PANEL_GROUPS];
@@ -216,15 +216,5 @@ RML_INLINE void int_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_in
     for (ptrdiff_t t = 0; skip > 0 && t < tokens; ++t)
         memmove(strip + t * RML_ROWS + at, strip + t * RML_ROWS + at + skip, (size_t)(RML_LANES - skip) * sizeof *strip);
 }
-
-#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES)                                                     \
-    static __attribute__((noinline)) void int_rows_##NAME(const rml_matrix *w, ptrdiff_t row, int n,         \
-                                                           const rml_inputs *in, ptrdiff_t t0, ptrdiff_t t1, \
-                                                           float *strip, char *scratch) {                    \
-        const rml_format f = RML_FORMAT(NAME);                                                               \
-        int_rows(w, row, n, in, t0, t1, strip, scratch, f);                                                  \
-    }
-RML_QUANTIZED_FORMATS(X)
-#undef X
 
 #endif
