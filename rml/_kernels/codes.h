@@ -2,7 +2,8 @@
  *
  * `unit_rows_NAME` gives unit j of a block in eight vectors, v[k] with the codes 4k .. 4k+3 of each
  * row; `scales_rows_NAME` gives the block's scales and minima as [unit][one or two][row]. Both give
- * the numbers of `unpack_NAME`, whose comments say what the bits mean. Where units of a block share
+ * the numbers of `unpack_NAME`, whose comments say what the bits mean; of a factored format the
+ * scales are [unit][row], that of the block, and the factors are [unit][two]. Where units of a block share
  * bytes, `stage_rows_NAME` transposes those first: a vector then holds four bytes of each row.
  *
  * The formats with grids are in grids.h; the operations on rows in rows.h.
@@ -16,12 +17,13 @@ enum { STAGE_VECTORS = 64 };
 
 typedef void stage_fn(row_blocks b, row_lanes *stage);
 typedef void unit_fn(row_blocks b, const row_lanes *stage, int j, row_lanes *v);
-typedef void scales_fn(row_blocks b, const row_lanes *stage, float *d, float *m);
+typedef void scales_fn(row_blocks b, const row_lanes *stage, float *d, float *m, row_lanes *factors);
 
 #define STAGE(NAME) RML_INLINE void stage_rows_##NAME(row_blocks b, row_lanes *stage)
 #define NO_STAGE(NAME) static stage_fn *const stage_rows_##NAME = NULL;
 #define UNIT(NAME) RML_INLINE void unit_rows_##NAME(row_blocks b, const row_lanes *stage, int j, row_lanes *v)
-#define SCALES(NAME) RML_INLINE void scales_rows_##NAME(row_blocks b, const row_lanes *stage, float *d, float *m)
+#define SCALES(NAME) \
+    RML_INLINE void scales_rows_##NAME(row_blocks b, const row_lanes *stage, float *d, float *m, row_lanes *factors)
 
 /* Nibbles of sixteen bytes of each row: the low ones are the first half of the unit. */
 RML_INLINE void nibbles_rows(row_blocks b, ptrdiff_t at, row_lanes *v) {
@@ -163,16 +165,16 @@ STAGE(Q2_K) {
     stage_bytes(b, 16, 2, stage);
     sixteen_bytes(b, 0, stage + SCALES_Q2_K_AT);
 }
-UNIT(Q2_K) { /* codes are multiplied with their scale: 3 * 15 at most */
-    const row_lanes two = field(stage[SCALES_Q2_K_AT + j / 2], j % 2 * 16, 0x0f0f);
-    staged_bits(stage + j / 4 * 8, 2 * (j % 4), 3, v);
-    for (int k = 0; k < 8; ++k) v[k] = multiply_bytes(v[k], k < 4 ? two & 15 : two >> 8);
-}
+UNIT(Q2_K) { staged_bits(stage + j / 4 * 8, 2 * (j % 4), 3, v); }
 SCALES(Q2_K) {
     const row_lanes both = four_bytes(b, 80);
     const lanes min = -high_halves(both);
     for (int j = 0; j < 8; ++j) store_row(d, j, low_halves(both));
-    for (int k = 0; k < 16; ++k) store_scale(m, k, min, field(stage[SCALES_Q2_K_AT + k / 4], k % 4 * 8 + 4, 15));
+    for (int k = 0; k < 16; ++k) {
+        const row_lanes byte = stage[SCALES_Q2_K_AT + k / 4] >> k % 4 * 8;
+        factors[k] = byte & 15;
+        store_scale(m, k, min, field(byte, 4, 15));
+    }
 }
 
 STAGE(Q3_K) { stage_bytes(b, 0, 3, stage); }
@@ -180,12 +182,13 @@ UNIT(Q3_K) {
     staged_bits(stage + 8 + j / 4 * 8, 2 * (j % 4), 3, v);
     add_bits_of_bytes_rows(stage, j, 2, v);
 }
-SCALES(Q3_K) {
-    const lanes scale = last_half(b, BYTES_Q3_K);
+SCALES(Q3_K) { /* the opposite of all factors: -32 times the code -4 would be one more than a byte holds */
+    const lanes scale = -last_half(b, BYTES_Q3_K);
     const row_lanes low[2] = {four_bytes(b, 96), four_bytes(b, 100)}, high = four_bytes(b, 104);
+    for (int j = 0; j < 8; ++j) store_row(d, j, scale);
     for (int k = 0; k < 16; ++k) {
         const row_lanes four = field(low[k / 4 % 2], 8 * (k % 4) + k / 8 * 4, 15);
-        store_signed_scale(d, k, scale, upper_bits(four, field(high, 8 * (k % 4) + k / 4 * 2, 3), 4));
+        factors[k] = 32 - upper_bits(four, field(high, 8 * (k % 4) + k / 4 * 2, 3), 4);
     }
 }
 

@@ -1,9 +1,9 @@
 """What the bytes of every weight format mean, the definition.
 
 A quantized block is a number of *units*, 32 or 16 values that share a scale, and in some formats
-a minimum (in Q2_K one for each half): ``value = scale * code + minimum`` with a small signed
-integer `code`. `unpack` gives codes and scales, `dequantize` the values, `embed` the values of
-chosen rows.
+a minimum: ``value = scale * code + minimum`` with a small signed integer `code`. In two formats
+the scale is that of the block times a small integer. `unpack` gives codes and scales, `dequantize`
+the values, `embed` the values of chosen rows.
 
 Source: the GGUF format's description and the reference code of its types (ggml, MIT licence).
 All values are exact in float32 up to the one or two roundings of the formula itself, multiply
@@ -86,11 +86,12 @@ def unpack(data: U8, format_name: str) -> Units:
 def _values(data: U8, format_name: str) -> F32:
     if format_name in _FLOATS:
         return _FLOATS[format_name](np.ascontiguousarray(data))
-    codes, scale, minimum = unpack(data, format_name)
+    codes, scale, minimum, factor = unpack(data, format_name)
+    if factor is not None:
+        scale = scale * factor  # exact
     values = codes * scale[:, None]
     if minimum is not None:
-        minima = minimum.reshape(len(codes), -1)
-        values = values + minima.repeat(codes.shape[1] // minima.shape[1], axis=1)
+        values = values + minimum[:, None]
     return values.reshape(-1)
 
 

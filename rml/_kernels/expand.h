@@ -10,7 +10,7 @@
 /* Units [first, first + n) of a row: 32 codes of each, and two scales and minima (see formats.h). */
 static void rml_unpack(const uint8_t *row, int type, ptrdiff_t first, ptrdiff_t n, uint8_t *code, float *d, float *m) {
     switch (type) {
-#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES)                             \
+#define X(NAME, ID, ...)                                                              \
     case ID:                                                                          \
         for (ptrdiff_t u = 0; u < n; ++u)                                             \
             unpack_##NAME(row, first + u, code + u * RML_UNIT, d + 2 * u, m + 2 * u); \
@@ -27,7 +27,7 @@ typedef struct {
 
 static rml_kind rml_kind_of(int type) {
     switch (type) {
-#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES) \
+#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES, FACTORED) \
     case ID: return (rml_kind){BIAS, MINIMA, SCALES};
         RML_QUANTIZED_FORMATS(X)
 #undef X

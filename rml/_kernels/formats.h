@@ -2,12 +2,15 @@
  *
  * RML_QUANTIZED_FORMATS is the one list of quantized formats that the twins know. For each:
  *
- *     X(NAME, id, values in a block, bytes of a block, bias, minima and scales per 32 values)
+ *     X(NAME, id, values in a block, bytes of a block, bias, minima, scales, factored)
  *
  * A block is one or more units of 32 values. `unpack_NAME` gives one unit of a row as unsigned
  * codes, one or two scales, and none, one or two minima (two: one for each half of the unit):
  *
  *     value = scale * (code - bias) + minimum
+ *
+ * Factored: two scales are small integers times that of the block (`Units.factor` of the definition),
+ * which products multiply with integers.
  *
  * The definitions (dequant_py.py) say what the bytes mean. Adding a format is one entry here, its
  * `unpack_NAME` (unpack_simple.h, unpack_k.h, unpack_grid.h) and its part of codes.h or grids.h.
@@ -18,44 +21,45 @@
 #include "half.h"
 #include "vec.h"
 
-#define RML_QUANTIZED_FORMATS(X)       \
-    X(Q4_0, 2, 32, 18, 8, 0, 1)        \
-    X(Q4_1, 3, 32, 20, 0, 1, 1)        \
-    X(Q5_0, 6, 32, 22, 16, 0, 1)       \
-    X(Q5_1, 7, 32, 24, 0, 1, 1)        \
-    X(Q8_0, 8, 32, 34, 128, 0, 1)      \
-    X(Q1_0, 41, 128, 18, 1, 0, 1)      \
-    X(Q2_0, 42, 64, 18, 1, 0, 1)       \
-    X(IQ4_NL, 20, 32, 18, 128, 0, 1)   \
-    X(MXFP4, 39, 32, 17, 12, 0, 1)     \
-    X(NVFP4, 40, 64, 36, 12, 0, 2)     \
-    X(Q2_K, 10, 256, 84, 0, 2, 1)      \
-    X(Q3_K, 11, 256, 110, 4, 0, 2)     \
-    X(Q4_K, 12, 256, 144, 0, 1, 1)     \
-    X(Q5_K, 13, 256, 176, 0, 1, 1)     \
-    X(Q6_K, 14, 256, 210, 32, 0, 2)    \
-    X(IQ4_XS, 23, 256, 136, 128, 0, 1) \
-    X(TQ1_0, 34, 256, 54, 1, 0, 1)     \
-    X(TQ2_0, 35, 256, 66, 1, 0, 1)     \
-    X(IQ2_XXS, 16, 256, 66, 64, 0, 1)  \
-    X(IQ2_XS, 17, 256, 74, 64, 0, 2)   \
-    X(IQ2_S, 22, 256, 82, 64, 0, 2)    \
-    X(IQ3_XXS, 18, 256, 98, 64, 0, 1)  \
-    X(IQ3_S, 21, 256, 110, 64, 0, 1)   \
-    X(IQ1_S, 19, 256, 50, 9, 0, 1)     \
-    X(IQ1_M, 29, 256, 56, 9, 0, 2)
+#define RML_QUANTIZED_FORMATS(X)          \
+    X(Q4_0, 2, 32, 18, 8, 0, 1, 0)        \
+    X(Q4_1, 3, 32, 20, 0, 1, 1, 0)        \
+    X(Q5_0, 6, 32, 22, 16, 0, 1, 0)       \
+    X(Q5_1, 7, 32, 24, 0, 1, 1, 0)        \
+    X(Q8_0, 8, 32, 34, 128, 0, 1, 0)      \
+    X(Q1_0, 41, 128, 18, 1, 0, 1, 0)      \
+    X(Q2_0, 42, 64, 18, 1, 0, 1, 0)       \
+    X(IQ4_NL, 20, 32, 18, 128, 0, 1, 0)   \
+    X(MXFP4, 39, 32, 17, 12, 0, 1, 0)     \
+    X(NVFP4, 40, 64, 36, 12, 0, 2, 0)     \
+    X(Q2_K, 10, 256, 84, 0, 2, 2, 1)      \
+    X(Q3_K, 11, 256, 110, 4, 0, 2, 1)     \
+    X(Q4_K, 12, 256, 144, 0, 1, 1, 0)     \
+    X(Q5_K, 13, 256, 176, 0, 1, 1, 0)     \
+    X(Q6_K, 14, 256, 210, 32, 0, 2, 0)    \
+    X(IQ4_XS, 23, 256, 136, 128, 0, 1, 0) \
+    X(TQ1_0, 34, 256, 54, 1, 0, 1, 0)     \
+    X(TQ2_0, 35, 256, 66, 1, 0, 1, 0)     \
+    X(IQ2_XXS, 16, 256, 66, 64, 0, 1, 0)  \
+    X(IQ2_XS, 17, 256, 74, 64, 0, 2, 0)   \
+    X(IQ2_S, 22, 256, 82, 64, 0, 2, 0)    \
+    X(IQ3_XXS, 18, 256, 98, 64, 0, 1, 0)  \
+    X(IQ3_S, 21, 256, 110, 64, 0, 1, 0)   \
+    X(IQ1_S, 19, 256, 50, 9, 0, 1, 0)     \
+    X(IQ1_M, 29, 256, 56, 9, 0, 2, 0)
 
 enum { RML_F32 = 0, RML_F16 = 1, RML_F64 = 28, RML_BF16 = 30 };
 enum { RML_UNIT = 32 };
 
-#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES) \
-    enum {                                                \
-        ID_##NAME = ID,                                   \
-        UNITS_##NAME = LENGTH / 32, /* of a block */      \
-        BYTES_##NAME = BYTES,                             \
-        BIAS_##NAME = BIAS,                               \
-        MINIMA_##NAME = MINIMA, /* of a unit */         \
-        SCALES_##NAME = SCALES /* of a unit */            \
+#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES, FACTORED) \
+    enum {                                                         \
+        ID_##NAME = ID,                                            \
+        UNITS_##NAME = LENGTH / 32, /* of a block */               \
+        BYTES_##NAME = BYTES,                                      \
+        BIAS_##NAME = BIAS,                                        \
+        MINIMA_##NAME = MINIMA, /* of a unit */                    \
+        SCALES_##NAME = SCALES, /* of a unit */                    \
+        FACTORED_##NAME = FACTORED                                 \
     };
 RML_QUANTIZED_FORMATS(X)
 #undef X
@@ -66,7 +70,7 @@ typedef struct {
     int id, length, n_bytes;
 } rml_format_entry;
 
-#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES) {#NAME, ID, LENGTH, BYTES},
+#define X(NAME, ID, LENGTH, BYTES, ...) {#NAME, ID, LENGTH, BYTES},
 static const rml_format_entry rml_formats[] = {RML_QUANTIZED_FORMATS(X)};
 #undef X
 enum { RML_N_FORMATS = sizeof rml_formats / sizeof rml_formats[0] };

@@ -13,7 +13,7 @@
 enum { RML_PASS_TOKENS = 512 }; /* tokens that share one expansion of the weights */
 
 /* The level's product of quantized weights, once for each format. */
-#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES)                                                        \
+#define X(NAME, ...)                                                                                            \
     static __attribute__((noinline)) void integer_rows_##NAME(const rml_matrix *w, ptrdiff_t row, int n,        \
                                                               const rml_inputs *in, ptrdiff_t t0, ptrdiff_t t1, \
                                                               float *strip, char *scratch) {                    \
@@ -35,7 +35,7 @@ static void rml_rows(const rml_matrix *w, ptrdiff_t row, int n, const rml_inputs
                      ptrdiff_t t1, float *strip, char *scratch) {
     if (in->bytes)
         switch (w->type) {
-#define X(NAME, ID, LENGTH, BYTES, BIAS, MINIMA, SCALES) \
+#define X(NAME, ID, ...) \
     case ID: integer_rows_##NAME(w, row, n, in, t0, t1, strip, scratch); return;
             RML_QUANTIZED_FORMATS(X)
 #undef X

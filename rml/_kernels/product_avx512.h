@@ -52,10 +52,10 @@ RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t stride, const rml_inputs *i
     row_blocks b = blocks_of_rows(w, stride);
     __m512 acc = _mm512_setzero_ps();
     for (ptrdiff_t block = 0; block < units / f.units; ++block, b.p += f.bytes) {
-        _Alignas(64) float d[16 * 2 * 8], m[16 * 2 * 8];
-        row_lanes stage[STAGE_VECTORS];
+        _Alignas(64) float d[16 * 2 * BLOCK_UNITS], m[16 * 2 * BLOCK_UNITS];
+        row_lanes stage[STAGE_VECTORS], factors[2 * BLOCK_UNITS];
         if (f.stage) f.stage(b, stage);
-        f.scales(b, stage, d, m);
+        f.scales(b, stage, d, m, factors);
 #pragma GCC unroll 8
         for (int i = 0; i < f.units; ++i) {
             const ptrdiff_t u = block * f.units + i;
@@ -69,11 +69,13 @@ RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t stride, const rml_inputs *i
                 const __m512i start = f.bias ? _mm512_set1_epi32(-f.bias * sums[2 * u + h]) : _mm512_setzero_si512();
                 dot[h] = dot_codes(start, code, x, 4 * h, 4 * h + 4);
             }
-            if (bytes == 2) /* sums of the high bytes, of the halves that share a scale */
-                for (int h = 0; h < f.n_scales; ++h) {
-                    const __m512i top = dot_codes(_mm512_setzero_si512(), code, high + u * RML_UNIT, 4 * h, 4 * h + 8 / f.n_scales);
+            const int parts = f.factored ? 2 : f.n_scales;
+            if (bytes == 2) /* sums of the high bytes, of the halves that are one so far */
+                for (int h = 0; h < parts; ++h) {
+                    const __m512i top = dot_codes(_mm512_setzero_si512(), code, high + u * RML_UNIT, 4 * h, 4 * h + 8 / parts);
                     dot[h] = _mm512_add_epi32(dot[h], _mm512_slli_epi32(top, 8));
                 }
+            for (int h = 0; f.factored && h < 2; ++h) dot[h] = _mm512_mullo_epi32(dot[h], (__m512i)factors[2 * i + h]);
             if (f.n_scales == 1) dot[0] = _mm512_add_epi32(dot[0], dot[1]);
             const __m512 scale = _mm512_set1_ps(scales[u]);
             for (int h = 0; h < f.n_scales; ++h) {
@@ -96,12 +98,15 @@ RML_INLINE void pack16(const uint8_t *w, ptrdiff_t row_bytes, ptrdiff_t u0, ptrd
                        float *scales, float *minima, const rml_format f) {
     row_blocks b = blocks_of_rows(w + u0 / f.units * f.bytes, row_bytes);
     for (ptrdiff_t u = 0; u < n; u += f.units, b.p += f.bytes) {
-        row_lanes stage[STAGE_VECTORS];
+        row_lanes stage[STAGE_VECTORS], factors[2 * BLOCK_UNITS];
         if (f.stage) f.stage(b, stage);
-        f.scales(b, stage, scales + u * f.n_scales * 16, minima + u * f.n_minima * 16);
+        f.scales(b, stage, scales + u * f.n_scales * 16, minima + u * f.n_minima * 16, factors);
 #pragma GCC unroll 8
-        for (int i = 0; i < f.units; ++i)
-            f.unit(b, stage, i, (row_lanes *)(panel + (u + i) * 512));
+        for (int i = 0; i < f.units; ++i) {
+            row_lanes *code = (row_lanes *)(panel + (u + i) * 512);
+            f.unit(b, stage, i, code);
+            if (f.factored) multiply_factors(code, factors + 2 * i, f);
+        }
     }
 }
 
@@ -287,7 +292,7 @@ RML_INLINE void integer_rows(const rml_matrix *w, ptrdiff_t row, int n, const rm
         const ptrdiff_t u0 = blocks * i / panels * f.units, n_units = blocks * (i + 1) / panels * f.units - u0;
         for (int h = 0; h < 2; ++h)
             pack16(rows[h], w->row_bytes, u0, n_units, panel->codes[h], panel->scales[h], panel->minima[h], f);
-        tiles(panel, u0, n_units, in, t0, tokens, f.bias, acc);
+        tiles(panel, u0, n_units, in, t0, tokens, f.packed_bias, acc);
     }
     for (ptrdiff_t t = 0; t < tokens; ++t)
         for (int h = 0; h < (n > 16 ? 2 : 1); ++h) place16(strip + t * RML_ROWS, acc[2 * t + h], first[h], row);

@@ -12,6 +12,9 @@ Weights stay as stored; how the product is computed is one of three modes (`comp
         y = y + float(dot_b) * (scale_b * s_b)
         y = y + minimum_b * (s_b * sum(q_b))        # formats with a minimum
 
+    Where the scales of 16 codes are small integers times that of the block (`Units.factor`), those
+    are multiplied into the codes, and a unit has 32 again (of minima two, one for each half).
+
 ``"int8x2"``
     The same with 16-bit codes, of which a twin may multiply the two bytes one after the other:
     ``q = 256 * high + low``, where `high` is the 8-bit rounding and `low` what it left over, in
@@ -26,12 +29,14 @@ depend on how many threads, tokens or rows are computed together. The twin fuses
 with the addition after it, which is the only difference to this definition.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from rml._kernels import checks
 from rml._kernels.block_formats import FORMATS
-from rml._kernels.dequant_py import dequantize, unpack
+from rml._kernels.dequant_py import Units, dequantize, unpack
 
 __all__ = ["product", "quantize_inputs"]
 
@@ -72,21 +77,36 @@ def quantize_inputs(x: F32, compute: str) -> tuple[F64, F32]:
     return codes.astype(np.float64), scale
 
 
+def _codes_of_products(units: Units) -> tuple[npt.NDArray[Any], F32, F32 | None]:
+    """Codes, scales and minima with the factors multiplied into the codes.
+
+    Two units of 16 then share a scale, and become one of 32 with a minimum for each half.
+    """
+    codes, scale, minimum, factor = units
+    if factor is None:
+        return codes, scale, minimum
+    products = codes.astype(np.int16) * factor[:, None]
+    minima = None if minimum is None else minimum.reshape(-1, 2)
+    return products.reshape(-1, INPUT_UNIT), scale[::2], minima
+
+
 def _product_int8(x: F32, weight: checks.Matrix, compute: str) -> F32:
     codes, scales = quantize_inputs(x, compute)
     row_bytes = FORMATS[weight.type].row_bytes(weight.cols)
     y = np.zeros((x.shape[0], weight.rows), np.float32)
     for start in range(0, weight.rows, ROWS):
         stop = min(start + ROWS, weight.rows)
-        units = unpack(weight.data[start * row_bytes : stop * row_bytes], weight.type)
-        length = units.codes.shape[1]
+        weights, scale, minimum = _codes_of_products(
+            unpack(weight.data[start * row_bytes : stop * row_bytes], weight.type)
+        )
+        length = weights.shape[1]
         n_units = weight.cols // length
-        w = units.codes.reshape(-1, n_units, length).astype(np.float64)
+        w = weights.reshape(-1, n_units, length).astype(np.float64)
         q = codes.reshape(len(x), n_units, length)
         s = np.repeat(scales, INPUT_UNIT // length, axis=1)  # of each unit, (T, units)
-        scale = units.scale.reshape(-1, n_units)
-        if units.minimum is not None:
-            minima = units.minimum.reshape(stop - start, n_units, -1)
+        scale = scale.reshape(-1, n_units)
+        if minimum is not None:
+            minima = minimum.reshape(stop - start, n_units, -1)
             sums = q.reshape(len(x), n_units, minima.shape[2], -1).sum(axis=3)
             totals = s[..., None] * sums.astype(np.float32)  # (T, units, minima of a unit)
         # Whole numbers below 2^53, so these sums are exact: (units, T, R).
@@ -94,7 +114,7 @@ def _product_int8(x: F32, weight: checks.Matrix, compute: str) -> F32:
         part = y[:, start:stop]
         for b in range(n_units):
             part += dots[b].astype(np.float32) * (scale[:, b] * s[:, b, None])
-            if units.minimum is not None:
+            if minimum is not None:
                 for h in range(minima.shape[2]):
                     part += minima[:, b, h] * totals[:, b, h, None]
     return y

@@ -40,10 +40,10 @@ RML_INLINE lanes rows_of_one(const uint8_t *w, ptrdiff_t stride, const rml_input
     row_blocks b = blocks_of_rows(w, stride);
     lanes acc = {0};
     for (ptrdiff_t block = 0; block < units / f.units; ++block, b.p += f.bytes) {
-        float d[RML_LANES * 2 * 8], m[RML_LANES * 2 * 8];
-        row_lanes stage[STAGE_VECTORS];
+        float d[RML_LANES * 2 * BLOCK_UNITS], m[RML_LANES * 2 * BLOCK_UNITS];
+        row_lanes stage[STAGE_VECTORS], factors[2 * BLOCK_UNITS];
         if (f.stage) f.stage(b, stage);
-        f.scales(b, stage, d, m);
+        f.scales(b, stage, d, m, factors);
 #pragma GCC unroll 8
         for (int i = 0; i < f.units; ++i) {
             const ptrdiff_t u = block * f.units + i;
@@ -58,6 +58,7 @@ RML_INLINE lanes rows_of_one(const uint8_t *w, ptrdiff_t stride, const rml_input
                 for (int k = 4 * h; k < 4 * h + 4; ++k)
                     part = add_products(part, codes_of(code[k], f.bias), inputs_of(codes + u * RML_UNIT + 4 * k), bytes);
                 dot[h] = total_of(part, bytes);
+                if (f.factored) dot[h] *= (int_lanes)factors[2 * i + h];
             }
             if (f.n_scales == 1) dot[0] += dot[1];
             for (int h = 0; h < f.n_scales; ++h) {
@@ -86,14 +87,16 @@ RML_INLINE void pack_group(const uint8_t *w, ptrdiff_t row_bytes, ptrdiff_t u0, 
                            rml_panel *panel, const rml_format f) {
     row_blocks b = blocks_of_rows(w + u0 / f.units * f.bytes, row_bytes);
     for (ptrdiff_t u = 0; u < n; u += f.units, b.p += f.bytes) {
-        row_lanes stage[STAGE_VECTORS];
+        row_lanes stage[STAGE_VECTORS], factors[2 * BLOCK_UNITS];
         if (f.stage) f.stage(b, stage);
-        f.scales(b, stage, panel->scales[group] + u * f.n_scales * RML_LANES, panel->minima[group] + u * f.n_minima * RML_LANES);
+        f.scales(b, stage, panel->scales[group] + u * f.n_scales * RML_LANES,
+                 panel->minima[group] + u * f.n_minima * RML_LANES, factors);
 #pragma GCC unroll 8
         for (int i = 0; i < f.units; ++i) {
             row_lanes code[8];
             f.unit(b, stage, i, code);
-            for (int k = 0; k < UNIT_FOURS; ++k) panel->codes[group][u + i][k] = codes_of(code[k], f.bias);
+            if (f.factored) multiply_factors(code, factors + 2 * i, f);
+            for (int k = 0; k < UNIT_FOURS; ++k) panel->codes[group][u + i][k] = codes_of(code[k], f.packed_bias);
         }
     }
 }
@@ -207,8 +210,8 @@ RML_INLINE void integer_rows(const rml_matrix *w, ptrdiff_t row, int n, const rm
             for (int g = 0; g < (groups + 1) / 2 * 2; ++g) pack_group(rows[g], w->row_bytes, u0, n_units, g, panel, f);
             if (f.n_minima == 2) TILES_OF(2, 1)(panel, u0, n_units, in, t0, t1, groups, 0, strip);
             else if (f.n_minima == 1) TILES_OF(1, 1)(panel, u0, n_units, in, t0, t1, groups, 0, strip);
-            else if (f.n_scales == 2) TILES_OF(0, 2)(panel, u0, n_units, in, t0, t1, groups, f.bias, strip);
-            else TILES_OF(0, 1)(panel, u0, n_units, in, t0, t1, groups, f.bias, strip);
+            else if (f.n_scales == 2) TILES_OF(0, 2)(panel, u0, n_units, in, t0, t1, groups, f.packed_bias, strip);
+            else TILES_OF(0, 1)(panel, u0, n_units, in, t0, t1, groups, f.packed_bias, strip);
         }
     }
     /* Where the last group began earlier, its last lanes are the rows that were asked for. */

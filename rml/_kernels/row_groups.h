@@ -9,11 +9,25 @@ typedef struct {
     stage_fn *stage; /* or NULL */
     unit_fn *unit;
     scales_fn *scales;
-    int units, bytes, bias, n_minima, n_scales;
+    int units, bytes, bias, n_minima, factored;
+    int n_scales;    /* floats of a unit */
+    int packed_bias; /* of codes that their factors are multiplied into */
 } rml_format;
 
-#define RML_FORMAT(NAME) \
-    {stage_rows_##NAME, unit_rows_##NAME, scales_rows_##NAME, UNITS_##NAME, BYTES_##NAME, BIAS_##NAME, MINIMA_##NAME, SCALES_##NAME}
+#define RML_FORMAT(NAME)                                                                              \
+    {stage_rows_##NAME, unit_rows_##NAME,  scales_rows_##NAME,                                        \
+     UNITS_##NAME,      BYTES_##NAME,      BIAS_##NAME,                                               \
+     MINIMA_##NAME,     FACTORED_##NAME,   FACTORED_##NAME ? 1 : SCALES_##NAME,                       \
+     FACTORED_##NAME && BIAS_##NAME ? 128 : BIAS_##NAME}
+
+enum { BLOCK_UNITS = 8 }; /* at most */
+
+/* Codes of a unit with its two factors: a product of many tokens then has one sum for both halves.
+ * (One token multiplies the sums of the halves with them, which is the same integer.) */
+RML_INLINE void multiply_factors(row_lanes *v, const row_lanes *factors, const rml_format f) {
+    for (int k = 0; k < 8; ++k)
+        v[k] = multiply_bytes(v[k], factors[k / 4], (uint32_t)f.packed_bias - factors[k / 4] * (uint32_t)f.bias);
+}
 
 /* Bytes that `whole_group` may write; no block of a format has more than 34 bytes for 32 values. */
 RML_INLINE ptrdiff_t group_bytes(ptrdiff_t k) { return RML_LANES * (k / RML_UNIT * 34); }

@@ -205,9 +205,18 @@ RML_INLINE void with_signs_rows(row_lanes signs, row_lanes *v) {
     }
 }
 
-/* Multiply each byte with a number, the same for all bytes of a row; products stay below 256. */
-RML_INLINE row_lanes multiply_bytes(row_lanes v, row_lanes factor) {
-    return (row_lanes)((row_shorts)v * (row_shorts)(factor | factor << 16));
+/* The lowest byte of each row in all of its bytes. */
+RML_INLINE row_lanes repeat_byte(row_lanes v) {
+    const row_lanes one = v & 255, two = one | one << 8;
+    return two | two << 16;
+}
+
+/* start + factor * v for all bytes of a row, modulo 256. */
+RML_INLINE row_lanes multiply_bytes(row_lanes v, row_lanes factor, row_lanes start) {
+    const row_shorts f = (row_shorts)((factor & 0xffff) | factor << 16);
+    const row_shorts low = (row_shorts)(v & 0x00ff00ff) * f, high = (row_shorts)(v & 0xff00ff00) * f;
+    const row_lanes products = ((row_lanes)low & 0x00ff00ff) | (row_lanes)high;
+    return (row_lanes)((row_bytes_t)products + (row_bytes_t)repeat_byte(start));
 }
 
 /* ---- tables ---- */

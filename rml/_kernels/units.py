@@ -17,11 +17,17 @@ I8 = npt.NDArray[np.int8]
 
 
 class Units(NamedTuple):
-    """Quantized values, N units of them; L is 32, or 16 where half a block of 32 has a scale."""
+    """Quantized values, N units of them: ``value = scale * factor * code + minimum``.
+
+    L is 32, or 16 where half a block of 32 has a scale.
+    """
 
     codes: I8  # (N, L), signed: the format's bias is already subtracted
     scale: F32  # (N,)
-    minimum: F32 | None  # (N,), or (N, 2): one for each half of a unit; None: the format has none
+    minimum: F32 | None  # (N,); None: the format has none
+    # (N,), so small that a product of it with a code is an 8-bit number but for its sign, and exact
+    # with the scale too; the scales of neighbours are then equal. None: the format has none.
+    factor: I8 | None = None
 
 
 def f16(blocks: U8, offset: int) -> F32:

@@ -7,13 +7,12 @@
 RML_INLINE void unpack_Q2_K(const uint8_t *row, ptrdiff_t unit, uint8_t *code, float *d, float *m) {
     const uint8_t *b = row + unit / 8 * BYTES_Q2_K;
     const int j = (int)(unit % 8);
-    const float min = load_half(b + 82);
-    *d = load_half(b + 80);
-    pairs(b + 16 + j / 4 * 32, 2 * (j % 4), code);
-    for (int i = 0; i < 2; ++i) { /* codes are multiplied with their scale: 3 * 15 at most */
+    const float scale = load_half(b + 80), min = load_half(b + 82);
+    for (int i = 0; i < 2; ++i) {
+        d[i] = scale * (float)(b[2 * j + i] & 15);
         m[i] = -(min * (float)(b[2 * j + i] >> 4));
-        store_bytes(code + 16 * i, load_bytes(code + 16 * i) * splat_bytes(b[2 * j + i] & 15));
     }
+    pairs(b + 16 + j / 4 * 32, 2 * (j % 4), code);
 }
 
 RML_INLINE void unpack_Q3_K(const uint8_t *row, ptrdiff_t unit, uint8_t *code, float *d, float *m) {

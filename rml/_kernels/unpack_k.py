@@ -15,36 +15,35 @@ __all__ = ["iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq1_0", "tq2_0"]
 def q2_k(blocks: U8) -> Units:
     """16 bytes of scales and minima; 64 bytes of bit pairs; f16 scale and minimum of those.
 
-    A low nibble is the scale of 16 values, the high one their minimum. code = scale * pair: small
-    enough to be an integer, exact in float32 however it is multiplied, and then a unit of 32 has
-    one scale, that of the block.
+    A low nibble is the factor of 16 values, the high one their minimum.
     """
-    scales, minima = blocks[:, :16] & 15, blocks[:, :16] >> 4
-    codes = pairs(blocks[:, 16:80]).reshape(-1, 16, 16) * scales[:, :, None]
+    factors, minima = blocks[:, :16] & 15, blocks[:, :16] >> 4
     return Units(
-        codes.reshape(-1, 32).astype(np.int8),
-        f16(blocks, 80).repeat(8),
-        -scaled(f16(blocks, 82), minima).reshape(-1, 2),
+        pairs(blocks[:, 16:80]).reshape(-1, 16).astype(np.int8),
+        f16(blocks, 80).repeat(16),
+        -scaled(f16(blocks, 82), minima),
+        factors.reshape(-1).astype(np.int8),
     )
 
 
 def q3_k(blocks: U8) -> Units:
-    """32 bytes of third bits; 64 bytes of bit pairs; 12 bytes of scales; f16 scale of scales.
+    """32 bytes of third bits; 64 bytes of bit pairs; 12 bytes of factors; f16 scale.
 
-    Bit j of byte i of the third bits belongs to code i of unit j. A scale is six bits - 32: the low
-    nibbles of eight bytes, their high ones, and from the four bytes after them the lowest two bits
-    of each, then the next two, and so on. code = three bits - 4, 16 to a scale.
+    Bit j of byte i of the third bits belongs to code i of unit j. A factor is six bits - 32: the
+    low nibbles of eight bytes, their high ones, and from the four bytes after them the lowest two
+    bits of each, then the next two, and so on. code = three bits - 4, 16 to a factor.
     """
     third = np.unpackbits(blocks[:, None, :32], axis=1, bitorder="little").reshape(-1, 256)
     codes = pairs(blocks[:, 32:96]) | third << 2
     low, high = blocks[:, 96:104], blocks[:, 104:108]
     shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
     upper = (high[:, None, :] >> shifts & 3).reshape(-1, 16)
-    scales = np.concatenate([low & 15, low >> 4], axis=1) | upper << 4
+    factors = np.concatenate([low & 15, low >> 4], axis=1) | upper << 4
     return Units(
         codes.reshape(-1, 16).astype(np.int8) - 4,
-        scaled(f16(blocks, 108), scales.astype(np.int8) - 32),
+        f16(blocks, 108).repeat(16),
         None,
+        factors.reshape(-1).astype(np.int8) - 32,
     )
 
 
@@ -80,9 +79,9 @@ def q5_k(blocks: U8) -> Units:
 
     Bit j of byte i belongs to code i of unit j.
     """
-    codes, scale, minimum = q4_k(np.delete(blocks, np.s_[16:48], axis=1))
+    units = q4_k(np.delete(blocks, np.s_[16:48], axis=1))
     fifth = np.unpackbits(blocks[:, None, 16:48], axis=1, bitorder="little").reshape(-1, 32)
-    return Units(codes | fifth.astype(np.int8) << 4, scale, minimum)
+    return units._replace(codes=units.codes | fifth.astype(np.int8) << 4)
 
 
 def q6_k(blocks: U8) -> Units:

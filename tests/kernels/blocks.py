@@ -53,9 +53,28 @@ def _usual_size(format_name):
     return np.sqrt(np.mean(exact_values(blocks.reshape(-1), format_name).astype(np.float64) ** 2))
 
 
+def extreme_matrix(format_name, cols):
+    """Rows of equal bytes, all bits clear and all set among them, and their exact values, float64.
+
+    Scales and minima of the blocks are 1 and -1 in turn.
+    """
+    fill = np.array([0x00, 0xFF, 0x0F, 0xF0, 0x33, 0xCC, 0x88, 0x77], np.uint8)
+    n_bytes = FORMATS[format_name].n_bytes
+    blocks = np.repeat(fill, FORMATS[format_name].row_bytes(cols)).reshape(-1, n_bytes)
+    signs = np.where(np.arange(len(blocks)) % 2, -1.0, 1.0)
+    data = _with_sizes(blocks, format_name, signs[:, None].repeat(4, axis=1))
+    exact = exact_values(data.reshape(-1), format_name).reshape(len(fill), cols)
+    return Matrix(format_name, len(fill), cols, data.reshape(-1)), exact.astype(np.float64)
+
+
 def _random_blocks(rng, format_name, sizes):
-    """Random bytes, but for the scales of blocks: sizes, (n, 4), as well as the format can."""
+    """Random bytes, but for the scales of blocks."""
     blocks = rng.integers(0, 256, (len(sizes), FORMATS[format_name].n_bytes), np.uint8)
+    return _with_sizes(blocks, format_name, sizes)
+
+
+def _with_sizes(blocks, format_name, sizes):
+    """Set the scales and minima of blocks to sizes, (n, 4), as well as the format can."""
     halves = sizes.astype(np.float16)
     for i, offset in enumerate(HALF_OFFSETS.get(format_name, [])):
         blocks[:, offset : offset + 2] = halves[:, i : i + 1].view(np.uint8)

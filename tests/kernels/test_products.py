@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blocks import Matrix, random_matrix
+from blocks import QUANTIZED, Matrix, extreme_matrix, random_matrix
 
 from rml._kernels import checks
 from rml._kernels.block_formats import FORMATS as FORMATS_TABLE
@@ -23,9 +23,9 @@ FORMATS = (*checks.FLOAT_FORMATS, *checks.QUANTIZED_FORMATS)
 # rows, units of 32 columns: one group of rows and less, whole and odd groups of 16 and 32 rows,
 # several panels of units; formats with longer blocks get as many blocks
 SHAPES = [(1, 1), (5, 2), (16, 3), (37, 2), (48, 33), (100, 18)]
-# One quantized format of each kind: a bias or minima, one scale a unit or two, units in a block.
-# Formats of the same kind share all loops and differ in how a unit is unpacked.
-KINDS = ("Q8_0", "Q4_1", "Q6_K", "Q2_K", "NVFP4", "Q1_0")
+# One quantized format of each kind: a bias or minima, one scale a unit or two, factors of integers,
+# units in a block. Formats of the same kind share all loops and differ in how a unit is unpacked.
+KINDS = ("Q8_0", "Q4_1", "Q6_K", "Q2_K", "Q3_K", "NVFP4", "Q1_0")
 
 
 def cases(shapes, few):
@@ -88,6 +88,22 @@ def test_product_is_float64_within_its_roundings(kernels, format_name, compute, 
 
     plain = compute == "f32" or format_name in checks.FLOAT_FORMATS
     seen = x.astype(np.float64) if plain else rounded_inputs(x, compute)
+    error = np.abs(got - seen @ exact.T)
+    assert (error <= summation_bound(x, exact, weight, compute)).all()
+
+
+@pytest.mark.parametrize("format_name", QUANTIZED)
+@pytest.mark.parametrize("compute", ["int8", "int8x2"])
+@pytest.mark.parametrize("n_tokens", [1, 5])
+def test_the_largest_codes_scales_and_inputs_fit(kernels, format_name, compute, n_tokens):
+    """No integer sum overflows, and no code with its factor is outside the bytes it is kept in."""
+    cols = columns_of(format_name, 16)
+    weight, exact = extreme_matrix(format_name, cols)
+    x = np.ones((n_tokens, cols), np.float32)
+    x[0, :] = -1
+    x[-1, ::2] = -1  # a single token: half of the sum is negative
+    got = multiply(kernels, x, weight, compute)
+    seen = rounded_inputs(x, compute)
     error = np.abs(got - seen @ exact.T)
     assert (error <= summation_bound(x, exact, weight, compute)).all()
 
