@@ -1,9 +1,9 @@
 """Twin of product_py: rows of the weights in groups of 32, each with all tokens.
 
 Inputs are prepared once for all matrices of a call (first stage, an item is a token): quantized, or
-laid out for the caches where many are multiplied in float32. Then every group of 32 rows of every matrix is an item of the second stage. The inner loops are in
-product_avx512.h, product_rows.h and product_f32.h; the three kernels differ in what they do with
-a finished strip of results.
+laid out for the caches where many are multiplied in float32. Then every group of 32 rows of every
+matrix is an item of the second stage. The inner loops are in product_avx512.h, product_rows.h and
+product_f32.h; the three kernels differ in what they do with a finished strip of results.
 """
 
 cdef extern from "product.h" nogil:

@@ -1,8 +1,9 @@
 """A whole step in one call: the operations of a plan, without Python between them.
 
-The threads are started once a step and wait for each other after every stage, but for stages of a
-single item that follow each other, which the first thread runs alone. Each record is what `Op.run`
-would do with it, so a program gives the bits that its operations give one by one.
+The threads are started once a step. They share the items of a stage as progress.h says, and begin
+the next one when it has ended; stages of a single item that follow each other are taken as one.
+Each record is what `Op.run` would do with it, so a program gives the bits that its operations give
+one by one.
 """
 
 from cython.parallel cimport parallel, threadid
@@ -28,10 +29,17 @@ cdef extern from *:
     """
     double rml_clock() nogil
 
-cdef extern from "barrier.h" nogil:
-    ctypedef struct rml_barrier:
+cdef extern from "progress.h" nogil:
+    ctypedef struct rml_progress:
         pass
-    void rml_barrier_wait(rml_barrier *b, int n_threads)
+    bint rml_take(rml_progress *p, Py_ssize_t items, int n_threads, Py_ssize_t *start, Py_ssize_t *stop)
+    bint rml_add_done(rml_progress *p, Py_ssize_t items, Py_ssize_t n)
+    void rml_end(rml_progress *p)
+    bint rml_has_ended(rml_progress *p)
+    void rml_wait_for_end(rml_progress *p)
+
+cdef enum:
+    MAX_CHAIN = 16  # the flag that aborts is not looked at within a chain
 
 cdef struct ProgramRecord:
     Body body
@@ -39,47 +47,47 @@ cdef struct ProgramRecord:
     Py_ssize_t items
     int operation
     bint last             # the last stage of its operation
-    bint wait             # whether the threads wait for each other behind it
+    int chain             # records from here on that one thread runs: 1, or more with a single item
 
 cdef struct ProgramState:
     ProgramRecord *records
+    rml_progress *progress  # of every record, but for those within a chain
     int n_records
-    rml_barrier barrier
-    const int32_t *abort  # looked at before every operation
-    int stopped           # the record at which the program was aborted, or -1
+    const int32_t *abort
     double *seconds       # of every operation, or NULL: nobody wants to know
     double clock          # when the operation before ended
 
 
-cdef void _take_time(ProgramState *s, int operation) noexcept nogil:
-    cdef double now = rml_clock()
-    s.seconds[operation] = now - s.clock
-    s.clock = now
+cdef void _take_time(ProgramState *s, ProgramRecord *r) noexcept nogil:
+    cdef double now
+    if r.last and s.seconds != NULL:
+        now = rml_clock()
+        s.seconds[r.operation] = now - s.clock
+        s.clock = now
 
 
 cdef void _work(ProgramState *s, int thread, int n_threads) noexcept nogil:
-    cdef int i
+    cdef int i = 0, k
+    cdef Py_ssize_t start, stop, items
     cdef ProgramRecord *r
-    if thread == 0 and s.seconds != NULL:
-        s.clock = rml_clock()
-    for i in range(s.n_records):
+    cdef rml_progress *progress
+    while i < s.n_records and not s.abort[0]:
         r = &s.records[i]
-        if r.items <= 1:
-            if thread == 0:
-                r.body(r.args, 0, r.items, 0)
-        else:
-            r.body(r.args, _share(r.items, thread, n_threads),
-                   _share(r.items, thread + 1, n_threads), thread)
-        # One thread looks at the flag; the barrier shows the others what it saw.
-        if thread == 0 and r.last and r.wait and s.abort[0]:
-            s.stopped = i
-        if r.wait and n_threads > 1:
-            rml_barrier_wait(&s.barrier, n_threads)
-        if thread == 0 and r.last and s.seconds != NULL:
-            _take_time(s, r.operation)
-        # Not ">= 0": thread 0 may be a stage ahead by now, and would wait there for the others.
-        if s.stopped == i:
-            return
+        progress = &s.progress[i]
+        items = max(r.items, 1)
+        while rml_take(progress, items, n_threads, &start, &stop):
+            if r.items > 1:
+                r.body(r.args, start, stop, thread)
+            else:
+                for k in range(r.chain):
+                    r[k].body(r[k].args, 0, r[k].items, thread)
+                    if k < r.chain - 1:
+                        _take_time(s, &r[k])
+            if rml_add_done(progress, items, stop - start):
+                _take_time(s, &r[r.chain - 1])
+                rml_end(progress)
+        rml_wait_for_end(progress)
+        i += r.chain
 
 
 cdef class Program:
@@ -111,21 +119,33 @@ cdef class Program:
         for op in ops:
             n += op.n_stages
         self.state.records = <ProgramRecord *>malloc(max(n, 1) * sizeof(ProgramRecord))
-        if self.state.records == NULL:
+        self.state.progress = <rml_progress *>malloc(max(n, 1) * sizeof(rml_progress))
+        if self.state.records == NULL or self.state.progress == NULL:
             raise MemoryError("no memory for the records of a program")
         for k, op in enumerate(ops):
             for s in range(op.n_stages):
                 self.state.records[i] = ProgramRecord(
-                    op.stages[s].body, op.args, op.stages[s].items, k, s == op.n_stages - 1, True)
+                    op.stages[s].body, op.args, op.stages[s].items, k, s == op.n_stages - 1, 1)
                 i += 1
-        for i in range(n - 1):
-            self.state.records[i].wait = (self.state.records[i].items > 1 or
-                                          self.state.records[i + 1].items > 1)
+        for i in range(n - 2, -1, -1):
+            if (self.state.records[i].items <= 1 and self.state.records[i + 1].items <= 1
+                    and self.state.records[i + 1].chain < MAX_CHAIN):
+                self.state.records[i].chain = self.state.records[i + 1].chain + 1
         self.state.n_records = n
         self.state.abort = <const int32_t *>cnp.PyArray_DATA(abort)
 
+    cdef bint ended(self):
+        """Whether all operations have run."""
+        cdef int i = 0
+        while i < self.state.n_records:
+            if not rml_has_ended(&self.state.progress[i]):
+                return False
+            i += self.state.records[i].chain
+        return True
+
     def __dealloc__(self):
         free(self.state.records)
+        free(self.state.progress)
 
     def run(self, seconds=None):
         """Run all operations; return whether they all ran (False after an abort).
@@ -144,8 +164,8 @@ cdef class Program:
             state.seconds = <double *>cnp.PyArray_DATA(seconds)
         for op in self.ops:
             op.prepare(n)
-        state.stopped = -1
-        memset(&state.barrier, 0, sizeof(rml_barrier))
+        memset(state.progress, 0, state.n_records * sizeof(rml_progress))
+        state.clock = rml_clock()
         if n == 1:
             with nogil:
                 _work(state, 0, 1)
@@ -153,7 +173,7 @@ cdef class Program:
             with nogil, parallel(num_threads=n):
                 # The team may be smaller than asked for.
                 _work(state, threadid(), rml_team_size())
-        return state.stopped < 0
+        return self.ended()
 
 
 OPS = {

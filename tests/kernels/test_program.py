@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 
-def step(module, n_threads, abort=None):
+def step(module, n_threads, abort=None, n_tokens=5):
     """A small chain of operations on fixed arrays; the program, and the array it ends in."""
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((5, 48)).astype(np.float32)
+    x = rng.standard_normal((n_tokens, 48)).astype(np.float32)
     normed, branch = np.zeros_like(x), np.zeros_like(x)
     weight = rng.standard_normal(48).astype(np.float32)
     ops = []
@@ -21,10 +21,11 @@ def step(module, n_threads, abort=None):
     return module.Program(ops, n_threads, abort), ops, x
 
 
-@pytest.mark.parametrize("n_threads", [1, 2, 3])
-def test_program_equals_its_operations(twins, n_threads):
-    program, _, x = step(twins.module, n_threads)
-    _, ops, expected = step(twins.module, 1)
+@pytest.mark.parametrize("n_tokens", [1, 5])
+@pytest.mark.parametrize("n_threads", [1, 2, 3, 16])
+def test_program_equals_its_operations(twins, n_threads, n_tokens):
+    program, _, x = step(twins.module, n_threads, n_tokens=n_tokens)
+    _, ops, expected = step(twins.module, 1, n_tokens=n_tokens)
     for op in ops:
         op.run()
 
@@ -33,14 +34,24 @@ def test_program_equals_its_operations(twins, n_threads):
     assert np.array_equal(x, expected)
 
 
+@pytest.mark.parametrize("n_tokens", [1, 5])
+def test_every_operation_has_its_time(twins, n_tokens):
+    """Also those of a single item, which one thread runs one after another."""
+    program, ops, _ = step(twins.module, 2, n_tokens=n_tokens)
+    seconds = np.full(len(ops), -1.0)
+    assert program.run(seconds)
+    assert (seconds >= 0).all()
+
+
+@pytest.mark.parametrize("n_tokens", [1, 5])
 @pytest.mark.parametrize("n_threads", [1, 2])
-def test_abort_ends_a_run_and_the_program_runs_again(twins, n_threads):
+def test_abort_ends_a_run_and_the_program_runs_again(twins, n_threads, n_tokens):
     abort = np.ones(1, np.int32)
-    program, ops, x = step(twins.module, n_threads, abort)
+    program, ops, x = step(twins.module, n_threads, abort, n_tokens)
     before = x.copy()
 
     assert not program.run()
-    assert np.array_equal(x, before)  # only the first operation ran, which does not touch x
+    assert np.array_equal(x, before)
 
     abort[0] = 0
     assert program.run()
