@@ -218,7 +218,9 @@ class _Watch:
             arrived = max(sizes_below(self._folder, ".incomplete"), default=0)
             try:
                 self._progress(done + min(arrived, size), total)
-            except Exception as error:  # noqa: BLE001 - the caller's own, raised by `expect`
+            # Whatever the caller's callback raises is kept, and `expect` raises it in the caller's
+            # thread, at the end of the download at the latest. Here it would only be printed.
+            except Exception as error:  # noqa: BLE001
                 self._error = error
                 return
 

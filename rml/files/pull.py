@@ -22,6 +22,7 @@ from rml.files.cache import (
     read_receipt,
     receipts,
     sha256_of,
+    sizes_below,
     write_receipt,
 )
 from rml.files.known import KNOWN, KnownModel
@@ -188,8 +189,7 @@ def remove(name: str) -> int:
     if name in KNOWN:
         path = cached_path(name)
         staging = path.with_name(f".{path.name}.download")
-        leftovers = [path, *staging.rglob("*.whl")]
-        freed = sum(file.stat().st_size for file in leftovers if file.is_file())
+        freed = sum(sizes_below(staging, ".whl")) + (path.stat().st_size if path.is_file() else 0)
         if not freed:
             raise ArgumentError(f"{name} is not in the cache ({cache_dir()})")
         path.unlink(missing_ok=True)
