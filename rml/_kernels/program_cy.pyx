@@ -51,7 +51,7 @@ cdef struct ProgramRecord:
 
 cdef struct ProgramState:
     ProgramRecord *records
-    rml_progress *progress  # of every record, but for those within a chain
+    rml_progress *progress  # of every record that ends a chain, of one or of more
     int n_records
     const int32_t *abort
     double *seconds       # of every operation, or NULL: nobody wants to know
@@ -73,7 +73,7 @@ cdef void _work(ProgramState *s, int thread, int n_threads) noexcept nogil:
     cdef rml_progress *progress
     while i < s.n_records and not s.abort[0]:
         r = &s.records[i]
-        progress = &s.progress[i]
+        progress = &s.progress[i + r.chain - 1]
         items = max(r.items, 1)
         while rml_take(progress, items, n_threads, &start, &stop):
             if r.items > 1:
@@ -134,15 +134,6 @@ cdef class Program:
         self.state.n_records = n
         self.state.abort = <const int32_t *>cnp.PyArray_DATA(abort)
 
-    cdef bint ended(self):
-        """Whether all operations have run."""
-        cdef int i = 0
-        while i < self.state.n_records:
-            if not rml_has_ended(&self.state.progress[i]):
-                return False
-            i += self.state.records[i].chain
-        return True
-
     def __dealloc__(self):
         free(self.state.records)
         free(self.state.progress)
@@ -173,7 +164,8 @@ cdef class Program:
             with nogil, parallel(num_threads=n):
                 # The team may be smaller than asked for.
                 _work(state, threadid(), rml_team_size())
-        return self.ended()
+        # A stage begins when the one before has ended, so the last one tells of all.
+        return state.n_records == 0 or rml_has_ended(&state.progress[state.n_records - 1])
 
 
 OPS = {
