@@ -10,6 +10,7 @@ from rml import __version__, _kernels
 from rml._kernels.block_formats import FORMATS
 from rml._kernels.threads import default_threads
 from rml.errors import ArgumentError
+from rml.memory_room import out_of_memory
 
 __all__ = ["dequantize", "info"]
 
@@ -38,6 +39,7 @@ def info() -> dict[str, Any]:
     }
 
 
+@out_of_memory("expanded weights")
 def dequantize(data: bytes | npt.NDArray[np.uint8], type_name: str) -> npt.NDArray[np.float32]:
     """Expand stored weights.
 

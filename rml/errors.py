@@ -9,6 +9,7 @@ One base class, so that a program can catch "something rml said" in one place:
     ├── TokenizerError                      a vocabulary or its rules cannot be used
     ├── TemplateError                       a chat template is missing, wrong or refuses
     ├── ContextOverflow                     more tokens than the context holds
+    ├── OutOfMemory (also a MemoryError)    more memory than this process can get
     ├── NumericError                        a result that is not a finite number
     ├── GrammarError                        a constraint that cannot be compiled
     ├── Cancelled                           a step was given up because cancel() was called
@@ -28,6 +29,7 @@ __all__ = [
     "DownloadError",
     "GrammarError",
     "NumericError",
+    "OutOfMemory",
     "RmlError",
     "TemplateError",
     "TokenizerError",
@@ -81,6 +83,34 @@ class ContextOverflow(RmlError):
 
     def __reduce__(self) -> tuple[type["ContextOverflow"], tuple[int, int, str]]:
         return type(self), (self.needed, self.limit, self.advice)
+
+
+class OutOfMemory(RmlError, MemoryError):
+    """More memory is needed than this process can get; nothing has changed.
+
+    Attributes
+    ----------
+    needed : int or None
+        Bytes that were asked for; None where nobody knows.
+    available : int or None
+        Bytes that there were; None where the system does not say.
+    largest_context : int or None
+        Tokens of the longest context that would have fitted; None where it was about something
+        else.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        needed: int | None = None,
+        available: int | None = None,
+        largest_context: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.needed = needed
+        self.available = available
+        self.largest_context = largest_context
 
 
 class NumericError(RmlError):

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from rml.generation.ranges import checked, integer
 from rml.generation.request import canonical
 from rml.generation.session_pool import SessionPool
 from rml.llm.decoder import DecoderLM
+from rml.memory_room import out_of_memory
 from rml.model import Model
 from rml.tokenizers import Tokenizer, load_tokenizer
 
@@ -58,8 +60,9 @@ def load(
         How quantized weights are multiplied: ``"int8x2"`` (exact to about 1e-7 in the
         probabilities), ``"int8"`` (faster, inputs rounded to 8 bits) or ``"f32"``.
     n_ctx : int, optional
-        Most tokens of prompt and completion together; by default the model's own context, if the
-        memory holds it.
+        Most tokens of prompt and completion together; by default the model's own context, cut to
+        what the machine, its control group and the limits of the process (``ulimit -v``) hold. It
+        costs memory where it is used, but one that is given must fit as a whole.
     n_batch : int
         Tokens of a prompt that are evaluated at a time: the grain of progress, and of Ctrl-C.
     kv_type : str
@@ -87,6 +90,8 @@ def load(
         If the file is sound but asks for what rml does not do.
     ArgumentError
         If an argument is unknown or out of its range.
+    OutOfMemory
+        If `n_ctx` needs more memory than there is, or the process may not map the file.
 
     Examples
     --------
@@ -111,12 +116,10 @@ def load(
 
 def _open(path: Path, arguments: dict[str, Any]) -> Model:
     checked("n_batch", arguments["n_batch"], integer(1))
-    checkpoint = open_checkpoint(path)
-    try:
+    with out_of_memory(f"loading {path}"), ExitStack() as opened:
+        checkpoint = opened.enter_context(open_checkpoint(path))
         model = _assemble(path, checkpoint, arguments)
-    except BaseException:
-        checkpoint.close()
-        raise
+        opened.pop_all()
     _log.info(
         "%s: %s, %d layers, context %d, compute %s, %d threads",
         path,
@@ -141,7 +144,7 @@ def _assemble(path: Path, checkpoint: Checkpoint, arguments: dict[str, Any]) -> 
             n_batch=n_batch,
         )
     else:
-        n_ctx = checked_context(n_ctx, decoder.config, path)
+        n_ctx = checked_context(n_ctx, decoder.config, path, kv_type=kv_type, n_batch=n_batch)
     sampling, stop_ids = generation_defaults(checkpoint)
     return Model(
         path,

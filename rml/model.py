@@ -31,6 +31,7 @@ from rml.generation.session_pool import SessionPool
 from rml.generation.settings import SamplingSettings
 from rml.generation.stream import Stream
 from rml.llm.decoder import DecoderLM
+from rml.memory_room import out_of_memory
 from rml.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -205,6 +206,7 @@ class Model:
         prompt = self._prompts.prompt(messages, tools, going_on, variables, limit)
         return self._stream(prompt, request)
 
+    @out_of_memory("the scores of a text")
     def score(
         self, text: str | Ids, *, top_logprobs: int = 0, parse_special: bool = False
     ) -> Score:
@@ -230,6 +232,7 @@ class Model:
         with self._sessions.lend() as session:
             return score(session, ids, top=top)
 
+    @out_of_memory("the vectors of texts")
     def embed(
         self,
         text: str | list[int] | list[str] | list[list[int]],
@@ -358,6 +361,12 @@ class Model:
         n_sequences : int
             How many sessions, this one and its forks, find room at their full length. It costs
             memory only where it is used.
+
+        Raises
+        ------
+        OutOfMemory
+            If an `n_ctx` that is given does not fit as a whole into what is left of the memory, or
+            limits of the process leave no room for the pages.
         """
         return self._sessions.open(n_ctx, kv_type, n_sequences)
 

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from rml.errors import RmlError
+from rml.memory_room import out_of_memory
 
 __all__ = ["COMMANDS", "cli", "main"]
 
@@ -69,7 +70,8 @@ class Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
         """Run a command."""
         try:
-            return super().invoke(ctx)
+            with out_of_memory("this command"):
+                return super().invoke(ctx)
         except RmlError as error:
             if ctx.meta.get("rml.verbose"):
                 click.echo(traceback.format_exc(), err=True, nl=False)

@@ -7,14 +7,15 @@ from typing import Any
 import click
 
 import rml
+from rml import memory_room
 from rml.cli.console import bytes_text, print_json, table
 from rml.cli.models import locate
 from rml.cli.options import options
 from rml.cli.parsing import Command
-from rml.generation.context import memory_limit
+from rml.generation.context import fitting_context
 from rml.llm.config import ModelConfig
 from rml.llm.kv_cache import KV_TYPES
-from rml.llm.memory import MemoryBill, largest_context
+from rml.llm.memory import MemoryBill
 
 __all__ = ["command"]
 
@@ -45,21 +46,22 @@ def command(
         config = ModelConfig.from_checkpoint(checkpoint)
         weights = sum(tensor.n_bytes for tensor in checkpoint.tensors.values())
         path = checkpoint.path
-    n_ctx, n_batch, memory = ctx_size or config.n_ctx_train, batch_size or 512, memory_limit()
+        n_ctx, n_batch = ctx_size or config.n_ctx_train, batch_size or 512
+        largest = {
+            kv_type: fitting_context(
+                config, weights=weights, kv_type=kv_type, n_batch=n_batch, in_full=True
+            )[0]
+            for kv_type in KV_TYPES
+        }
+        machine, process = memory_room.total(), memory_room.reservable()
     bills = {
         kv_type: MemoryBill.of(
             config, weights=weights, n_ctx=n_ctx, kv_type=kv_type, n_batch=n_batch
         )
         for kv_type in KV_TYPES
     }
-    largest = {
-        kv_type: largest_context(
-            config, memory=memory, weights=weights, kv_type=kv_type, n_batch=n_batch
-        )
-        for kv_type in KV_TYPES
-    }
     if output == "json":
-        print_json(_facts(path, config, n_ctx, memory, bills, largest))
+        print_json(_facts(path, config, n_ctx, (machine, process), bills, largest))
         return
 
     click.echo(f"{path}: {config.architecture}, {config.parameter_count():,} parameters\n")
@@ -88,8 +90,10 @@ def command(
         "LARGEST CONTEXT",
     )
     table(header, rows, right="lrrrrr")
-    fits = "fit" if weights <= memory else "do not fit"
-    click.echo(f"\nthis machine has {bytes_text(memory)}; the weights {fits} into it")
+    fits = "fit" if weights <= machine.n_bytes else "do not fit"
+    click.echo(f"\n{machine.limit}: {bytes_text(machine.n_bytes)}; the weights {fits} into it")
+    if process.is_limited:
+        click.echo(f"left for cache and scratch: {bytes_text(process.n_bytes)} ({process.limit})")
 
 
 def _switches(config: ModelConfig) -> Iterator[tuple[str, str]]:
@@ -120,16 +124,18 @@ def _facts(
     path: object,
     config: ModelConfig,
     n_ctx: int,
-    memory: int,
+    rooms: tuple[memory_room.Room, memory_room.Room],
     bills: dict[str, MemoryBill],
     largest: dict[str, int],
 ) -> dict[str, Any]:
+    machine, process = rooms
     return {
         "path": str(path),
         "config": asdict(config),
         "parameters": config.parameter_count(),
         "n_ctx": n_ctx,
-        "machine_bytes": memory,
+        "machine_bytes": machine.n_bytes if machine.is_limited else None,
+        "reservable_bytes": process.n_bytes if process.is_limited else None,
         "memory": {kv: {**asdict(bill), "total": bill.total} for kv, bill in bills.items()},
         "largest_context": largest,
     }

@@ -18,6 +18,7 @@ from rml.files.safetensors import (
     read_safetensors,
 )
 from rml.files.strict_json import load_json
+from rml.memory_room import out_of_memory
 
 __all__ = ["Checkpoint", "open_checkpoint"]
 
@@ -130,6 +131,8 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         If it is sound but of a kind, version or type that rml does not read.
     ArgumentError
         If `path` is not a path.
+    OutOfMemory
+        If the process may not map the files.
 
     Examples
     --------
@@ -140,6 +143,11 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise ArgumentError(f"a path is expected, not {path!r}")
     location = Path(path)
+    with out_of_memory(f"the headers of {path}"):
+        return _opened(location)
+
+
+def _opened(location: Path) -> Checkpoint:
     # Unlike Path.is_dir, this lets no PermissionError out; the reader reports it with the file.
     is_folder = os.path.isdir(location)  # noqa: PTH112
     file = find_model(location) if is_folder else location

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from rml._kernels import dequantize
 from rml._kernels.checks import WEIGHT_FORMATS
 from rml.errors import CheckpointError, ClosedError, UnsupportedModel
+from rml.memory_room import no_room, out_of_memory
 
 __all__ = ["MAX_VALUES", "Contents", "MappedFile", "Tensor", "file_size", "read_head"]
 
@@ -116,13 +117,15 @@ class MappedFile:
     ------
     CheckpointError
         If the file is missing, empty, not a regular file, or cannot be read or mapped.
+    OutOfMemory
+        If the process has no address space for it.
     """
 
     __slots__ = ("_bytes", "_mapping", "path", "size")
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        file_size(path)
+        size = file_size(path)
         try:
             with path.open("rb") as file:
                 if sys.version_info >= (3, 13):
@@ -130,6 +133,8 @@ class MappedFile:
                 else:
                     mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:  # ValueError: emptied since it was looked at
+            if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+                raise no_room(f"{path}, mapped as a whole", size) from error
             raise CheckpointError(f"{path}: cannot be mapped into memory: {error}") from error
         self.size = len(mapping)
         self._mapping: mmap.mmap | None = mapping
@@ -221,8 +226,13 @@ class Tensor:
             If the checkpoint is closed.
         UnsupportedModel
             If rml cannot expand the type.
+        OutOfMemory
+            If there is no memory for them.
         """
-        data = self.data
+        with out_of_memory(f"the values of tensor {self.name!r} of {self.path}"):
+            return self._values(self.data)
+
+    def _values(self, data: NDArray[np.uint8]) -> NDArray[Any]:
         if self.type == "BOOL":
             return data.astype(np.bool_).reshape(self.shape)
         if self.type in _PLAIN:

@@ -1,32 +1,72 @@
-"""How long a context may be when nobody says: the model's own, if the memory holds it."""
+"""How long a context may be: the model's own when nobody says, and no longer than fits.
+
+A context that was asked for must fit at its full length into what is left of the memory, else it
+is refused when the model is loaded or the session opened. One that nobody asked for is the model's,
+cut to a share of the memory that the machine has; its pages take memory when they are used, so it
+may turn out later that others have taken it. What limits of the process leave, such as those of
+``ulimit -v``, is taken at once, so it cuts a context in any case.
+"""
 
 import logging
-import os
-from pathlib import Path
 
+from rml import memory_room
 from rml.generation.ranges import checked, integer
 from rml.llm.config import ModelConfig
-from rml.llm.memory import largest_context
+from rml.llm.memory import MemoryBill, largest_context
+from rml.llm.workspace import MAX_TOKENS
 
-__all__ = ["checked_context", "default_context", "memory_limit"]
+__all__ = ["checked_context", "default_context", "fitting_context"]
 
 _log = logging.getLogger("rml")
 
 # Weights, cache and work arrays of one session may take this share of the memory.
 _SHARE = 0.75
+# One session may take this share of what a process may still reserve: a second one, their work
+# arrays and the threads need room, too.
+_RESERVED_SHARE = 0.4
 # However little memory there is, a session holds this many positions.
 _LEAST = 2048
 
 
-def checked_context(n_ctx: int, config: ModelConfig, name: object) -> int:
+def checked_context(
+    n_ctx: int, config: ModelConfig, name: object, *, kv_type: str, n_batch: int = MAX_TOKENS
+) -> int:
     """Check a context that was asked for, and log where it goes beyond the training's.
+
+    Parameters
+    ----------
+    n_ctx : int
+        Positions.
+    config : ModelConfig
+        The model.
+    name : object
+        What the model is called in messages.
+    kv_type : str
+        How keys and values are stored.
+    n_batch : int
+        Tokens of a prompt that are evaluated at a time.
 
     Raises
     ------
     ArgumentError
         If it is no whole number from 1.
+    OutOfMemory
+        If keys, values and work arrays of its full length need more than there is now.
     """
     n: int = checked("n_ctx", n_ctx, integer(1))
+    room = memory_room.available()
+    # The pages of the weights can be given back: they make a step slow, not impossible.
+    bill = MemoryBill.of(config, weights=0, n_ctx=n, kv_type=kv_type, n_batch=n_batch)
+    if bill.total > room.n_bytes:
+        raise memory_room.no_room(
+            f"a context of {n:,} tokens of {name}",
+            bill.total,
+            room,
+            largest_context=largest_context(
+                config, memory=room.n_bytes, weights=0, kv_type=kv_type, n_batch=n_batch, most=n
+            ),
+            advice="choose a smaller n_ctx",
+        )
     if n > config.n_ctx_train:
         _log.warning(
             "%s: a context of %d is longer than the %d that the model was trained for",
@@ -37,47 +77,75 @@ def checked_context(n_ctx: int, config: ModelConfig, name: object) -> int:
     return n
 
 
-def memory_limit(control_group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes of memory that this process may use: the machine's, or its control group's."""
-    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # versions 2 and 1
-        try:
-            text = (control_group / name).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.isdecimal():  # else "max": no limit
-            limit = min(limit, int(text))
-    return limit
-
-
-def default_context(config: ModelConfig, *, weights: int, kv_type: str, n_batch: int) -> int:
-    """Find the context of a session for which none was asked.
-
-    It is the context of training, or the longest one with which weights, cache and work arrays
-    stay below three quarters of the memory. Pages of the cache take no memory before they are used.
+def fitting_context(
+    config: ModelConfig, *, weights: int, kv_type: str, n_batch: int, in_full: bool = False
+) -> tuple[int, memory_room.Room]:
+    """Find the longest context, at most the training's, that the machine and the process hold.
 
     Parameters
     ----------
     config : ModelConfig
         The model.
     weights : int
-        Bytes of its tensors.
+        Bytes of its tensors, mapped already.
     kv_type : str
         How keys and values are stored.
     n_batch : int
         Tokens of a prompt that are evaluated at a time.
+    in_full : bool
+        All of the memory may be used, not only a share.
+
+    Returns
+    -------
+    int, Room
+        The context, 0 if none fits; and the limit that sets it.
     """
-    memory = int(memory_limit() * _SHARE)
-    fitting = largest_context(
-        config, memory=memory, weights=weights, kv_type=kv_type, n_batch=n_batch
-    )
-    n_ctx = max(fitting, min(_LEAST, config.n_ctx_train))
+    machine, process = memory_room.total(), memory_room.reservable()
+    shares = (1.0, 1.0) if in_full else (_SHARE, _RESERVED_SHARE)
+    found = []
+    for room, share, bytes_of_weights in zip((machine, process), shares, (weights, 0), strict=True):
+        n_ctx = largest_context(
+            config,
+            memory=int(room.n_bytes * share),
+            weights=bytes_of_weights,
+            kv_type=kv_type,
+            n_batch=n_batch,
+        )
+        if room is machine and not in_full:
+            n_ctx = max(n_ctx, min(_LEAST, config.n_ctx_train))
+        found.append((n_ctx, room))
+    return min(found)
+
+
+def default_context(config: ModelConfig, *, weights: int, kv_type: str, n_batch: int) -> int:
+    """Find the context of a session for which none was asked.
+
+    It is the context of training, or the longest one with which weights, cache and work arrays
+    stay below three quarters of the memory of machine and control group, and cache and work arrays
+    below two fifths of what limits of the process leave. Pages of the cache take no memory before
+    they are used.
+
+    Parameters
+    ----------
+    config, weights, kv_type, n_batch
+        As in `fitting_context`.
+
+    Raises
+    ------
+    OutOfMemory
+        If limits of the process leave room for no context.
+    """
+    n_ctx, room = fitting_context(config, weights=weights, kv_type=kv_type, n_batch=n_batch)
+    if not n_ctx:
+        bill = MemoryBill.of(config, weights=0, n_ctx=1, kv_type=kv_type, n_batch=n_batch)
+        raise memory_room.no_room("a session", bill.total, room, largest_context=0)
     if n_ctx < config.n_ctx_train:
         _log.info(
-            "the context is %d tokens, since the %d of the model need more than %.1f GB of memory; "
-            "n_ctx sets another",
+            "the context is %d tokens, since the %d of the model need more memory than there is, "
+            "%.2f GB (%s); n_ctx sets another",
             n_ctx,
             config.n_ctx_train,
-            memory / 1e9,
+            room.n_bytes / 1e9,
+            room.limit,
         )
     return n_ctx

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
-from rml.errors import ArgumentError, Cancelled, ClosedError
+from rml.errors import ArgumentError, Cancelled, ClosedError, OutOfMemory
 from rml.generation.candidates import Floats
 from rml.generation.session_file import write_session
 from rml.llm.decoder import DecoderLM
 from rml.llm.kv_cache import KVCache
+from rml.llm.memory import largest_context
 from rml.llm.plan import Aborted
+from rml.llm.workspace import MAX_TOKENS
+from rml.memory_room import available, bytes_asked, no_room
 
 if TYPE_CHECKING:
     from rml.generation.session_pool import SessionPool
@@ -119,6 +122,8 @@ class Session:
             If they do not fit; then, as after any error, the session is as it was.
         ClosedError
             If the session or its model is closed.
+        OutOfMemory
+            If there is no memory for the step or its result.
         Cancelled
             If `cancel` was called.
         """
@@ -278,6 +283,10 @@ class Session:
             if cache.size > self.position:  # an interrupt came between a step and its entry
                 cache.truncate(self.position)
             yield decoder, cache
+        except OutOfMemory:
+            raise
+        except MemoryError as error:
+            raise self._no_room(error) from error
         except Aborted:
             if self.closed:
                 raise ClosedError("the session was closed during a step") from None
@@ -287,6 +296,26 @@ class Session:
             self._in_use = False
             if self.closed:
                 self._let_go()
+
+    def _no_room(self, error: MemoryError) -> OutOfMemory:
+        """Say what a step that found no memory needed, and which context would leave it some."""
+        decoder, cache, room = self._decoder, self._cache, available()
+        context = None
+        if decoder is not None and cache is not None:
+            context = largest_context(
+                decoder.config,
+                memory=room.n_bytes,
+                weights=0,
+                kv_type=cache.kv_type,
+                n_batch=MAX_TOKENS,
+            )
+        return no_room(
+            "a step of a session",
+            bytes_asked(error),
+            room,
+            largest_context=context,
+            advice="the session is as it was: evaluate fewer tokens at a time",
+        )
 
     def _let_go(self) -> None:
         # Popping decides which of two threads closes the cache.

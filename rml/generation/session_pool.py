@@ -9,13 +9,15 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from rml.errors import ClosedError
+from rml.errors import ClosedError, OutOfMemory
 from rml.files import Checkpoint
 from rml.generation.context import checked_context
 from rml.generation.ranges import checked, integer
 from rml.generation.session import Session
 from rml.generation.session_file import fingerprint, read_session
 from rml.llm.decoder import DecoderLM
+from rml.llm.kv_cache import KVCache
+from rml.memory_room import out_of_memory
 
 __all__ = ["SessionPool"]
 
@@ -79,32 +81,26 @@ class SessionPool:
             If the pool is closed.
         ArgumentError
             If an argument is out of its range.
+        OutOfMemory
+            If there is no memory for it, also without the sessions that wait.
         """
         checked("n_sequences", n_sequences, integer(1))
-        decoder = self._open_decoder()
-        cache = decoder.new_cache(
-            self._context(n_ctx),
-            self.kv_type if kv_type is None else kv_type,
-            n_sequences=n_sequences,
-        )
-        return Session(decoder, cache, self)
+        return Session(self._open_decoder(), self._cache(n_ctx, kv_type, n_sequences), self)
 
     def load(
         self, path: str | os.PathLike[str], n_ctx: int | None = None, kv_type: str | None = None
     ) -> Session:
         """Open a session that was saved; `Model.load_session` says what the arguments mean."""
-        decoder = self._open_decoder()
-        cache = decoder.new_cache(
-            self._context(n_ctx), self.kv_type if kv_type is None else kv_type
-        )
+        decoder, cache = self._open_decoder(), self._cache(n_ctx, kv_type)
         try:
-            tokens = read_session(
-                path,
-                cache,
-                model=self.fingerprint(cache.n_ctx),
-                compute=decoder.compute,
-                n_vocab=self.n_vocab,
-            )
+            with out_of_memory(f"the session {path}"):
+                tokens = read_session(
+                    path,
+                    cache,
+                    model=self.fingerprint(cache.n_ctx),
+                    compute=decoder.compute,
+                    n_vocab=self.n_vocab,
+                )
         except BaseException:
             cache.close()
             raise
@@ -166,10 +162,27 @@ class SessionPool:
                 session.close()
         self._idle.clear()
 
-    def _context(self, n_ctx: int | None) -> int:
+    def _cache(self, n_ctx: int | None, kv_type: str | None, n_sequences: int = 1) -> KVCache:
+        try:
+            return self._new_cache(n_ctx, kv_type, n_sequences)
+        except OutOfMemory:
+            if not self._idle:
+                raise
+        self._close_idle()  # what nobody uses goes first
+        return self._new_cache(n_ctx, kv_type, n_sequences)
+
+    def _new_cache(self, n_ctx: int | None, kv_type: str | None, n_sequences: int) -> KVCache:
+        decoder, kv_type = self._open_decoder(), self.kv_type if kv_type is None else kv_type
         if n_ctx is None:
-            return self.n_ctx
-        return checked_context(n_ctx, self._open_decoder().config, self._checkpoint.path)
+            n_ctx = self.n_ctx
+        else:
+            n_ctx = checked_context(n_ctx, decoder.config, self._checkpoint.path, kv_type=kv_type)
+        return decoder.new_cache(n_ctx, kv_type, n_sequences=n_sequences)
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
     def _open_decoder(self) -> DecoderLM:
         if self._decoder is None:

@@ -33,6 +33,7 @@ from rml.generation.scoring import token_logprob
 from rml.generation.session import Session
 from rml.generation.session_pool import SessionPool
 from rml.generation.stop import StopFilter
+from rml.memory_room import out_of_memory
 from rml.tokenizers import Tokenizer
 
 __all__ = ["Stream"]
@@ -258,12 +259,13 @@ class Stream:
 
     def _lifecycle(self) -> Generator[Delta, None, None]:
         try:
-            session = self._begin()
-            logits = self._prefill(session)
-            if logits is not None:
-                if self._request.echo and (text := self._prompt_text()):
-                    yield self._delta(text)
-                yield from self._stream(self._decode(session, logits))
+            with out_of_memory("a generation"):
+                session = self._begin()
+                logits = self._prefill(session)
+                if logits is not None:
+                    if self._request.echo and (text := self._prompt_text()):
+                        yield self._delta(text)
+                    yield from self._stream(self._decode(session, logits))
             self._in_order = True
         finally:
             self._give_back()

@@ -19,13 +19,12 @@ from rml.llm.config import ModelConfig
 from rml.llm.kv_cache import KVCache
 from rml.llm.plan import Aborted, Plan
 from rml.llm.recipe import Recipe
-from rml.llm.workspace import Workspace
+from rml.llm.workspace import MAX_TOKENS, Workspace
 
 __all__ = ["DecoderLM"]
 
 F32 = npt.NDArray[np.float32]
 
-MAX_TOKENS = 512  # tokens of one plan; a longer prompt runs in pieces, with the same bits
 KEPT_PLANS = 4  # of other sizes than one token
 
 

@@ -19,17 +19,21 @@ Llama 3.1 8B (32 layers, 8 heads, 128) 262,144  131,072   73,728
 """
 
 import copy
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
 
 from rml._kernels.checks import MAX_HEAD_DIM, PAGE_SIZE, scale_group
 from rml.errors import ArgumentError, ClosedError, ContextOverflow
+from rml.memory_room import no_room, reservable, usable
 
 __all__ = ["KV_TYPES", "KVCache"]
 
 KV_TYPES: dict[str, type[np.generic]] = {"f32": np.float32, "f16": np.float16, "int8": np.int8}
 MAX_BYTES = 1 << 46  # what an address space holds
+# A cache grows by so many bytes between two looks at what the machine has left.
+GRANTED_BYTES = 1 << 24
 
 Pages = npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.int8]
 Scales = npt.NDArray[np.float32] | None
@@ -65,11 +69,19 @@ class PagePool:
             self.v_scales = np.zeros((*lead, PAGE_SIZE, groups), np.float32)
         self._users = [0] * n_pages
         self._free = list(range(n_pages - 1, -1, -1))
+        # So many pages may be in use before somebody asks the machine for more. Pages that were
+        # given back are the first to be taken again, and have their memory.
+        self.n_granted = 0
 
     @property
     def n_free(self) -> int:
         """Pages that nobody uses."""
         return len(self._free)
+
+    @property
+    def n_used(self) -> int:
+        """Pages that somebody uses."""
+        return len(self._users) - len(self._free)
 
     def arrays(self) -> list[npt.NDArray[np.generic]]:
         """Everything that pages are made of."""
@@ -140,8 +152,9 @@ class KVCache:
     Raises
     ------
     ArgumentError
-        If a size is not positive, `head_dim` is odd or too large, `kv_type` is unknown, or the
-        pages would not fit the memory of any machine.
+        If a size is not positive, `head_dim` is odd or too large, or `kv_type` is unknown.
+    OutOfMemory
+        If the process cannot reserve the pages.
     """
 
     def __init__(
@@ -174,14 +187,7 @@ class KVCache:
         self.n_ctx, self.kv_type = n_ctx, kv_type
         n_entries = -(-n_ctx // PAGE_SIZE)
         n_pages = n_entries * n_sequences
-        if n_pages * PAGE_SIZE * self.bytes_per_token > MAX_BYTES:
-            raise ArgumentError(
-                f"a {kv_type} cache of {n_ctx} positions needs {n_ctx * self.bytes_per_token:,} "
-                "bytes, more than any machine has; choose a smaller n_ctx"
-            )
-        self._pool: PagePool | None = PagePool(
-            n_pages, n_layers, n_kv_heads, head_dim, KV_TYPES[kv_type]
-        )
+        self._pool: PagePool | None = self._reserved(n_pages, n_sequences)
         self.page_table = np.full(n_entries, -1, np.int32)
         self.position = np.zeros(1, np.int64)
         self.abort = np.zeros(1, np.int32)
@@ -253,6 +259,8 @@ class KVCache:
         ------
         ContextOverflow
             If they do not fit `n_ctx`, or forks have used up the pages; nothing has changed.
+        OutOfMemory
+            If the machine or its control group has no memory for them; nothing has changed.
         ArgumentError
             If `n` is negative.
         ClosedError
@@ -268,11 +276,13 @@ class KVCache:
         last = -(-(size + n) // PAGE_SIZE) if n else first
         shared = [e for e in range(first, min(last, self._n_entries)) if self._is_shared(pool, e)]
         n_new = max(0, last - self._n_entries)
-        if len(shared) + n_new > pool.n_free:
+        n_taken = len(shared) + n_new
+        if n_taken > pool.n_free:
             room = (self._n_entries - len(shared) + pool.n_free) * PAGE_SIZE
             raise ContextOverflow(
                 size + n, room, "the caches that share these pages have used up the others"
             )
+        self._require_memory(pool, n_taken)
         for entry in shared:  # an interrupt in between may lose a page, but never mix two up
             old = int(self.page_table[entry])
             self.page_table[entry] = pool.duplicate(old)
@@ -372,6 +382,45 @@ class KVCache:
         if self._pool is None:
             raise ClosedError("this KV cache is closed; make a new one")
         return self._pool
+
+    def _reserved(self, n_pages: int, n_sequences: int) -> PagePool:
+        n_bytes, room = n_pages * PAGE_SIZE * self.bytes_per_token, reservable()
+        sizes = n_pages, self.n_layers, self.n_kv_heads, self.head_dim
+        if n_bytes <= min(room.n_bytes, MAX_BYTES):
+            with suppress(MemoryError):  # its traceback would hold the arrays that were made
+                return PagePool(*sizes, KV_TYPES[self.kv_type])
+        many = (
+            f"{n_sequences} {self.kv_type} caches" if n_sequences > 1 else f"{self.kv_type} cache"
+        )
+        room = min(room, usable())  # a system may promise more than it has, but not any amount
+        largest = self._positions(room.n_bytes // n_sequences)
+        raise no_room(
+            f"{many} of {self.n_ctx:,} positions",
+            n_bytes,
+            room,
+            largest_context=largest if largest < self.n_ctx else None,
+            advice="choose a smaller n_ctx",
+        )
+
+    def _require_memory(self, pool: PagePool, n: int) -> None:
+        """Ask whether there is memory for `n` more pages, once for many of them."""
+        missing = pool.n_used + n - pool.n_granted
+        if missing <= 0:  # they were written before, or asked for
+            return
+        page_bytes, room = PAGE_SIZE * self.bytes_per_token, usable()
+        if missing * page_bytes > room.n_bytes:
+            raise no_room(
+                f"{n} more pages of the KV cache",
+                missing * page_bytes,
+                room,
+                largest_context=self.size + self._positions(room.n_bytes),
+                advice="the tokens so far are kept; close what else needs memory",
+            )
+        pool.n_granted = pool.n_used + n + GRANTED_BYTES // page_bytes
+
+    def _positions(self, n_bytes: int) -> int:
+        """Positions that fit, in whole pages."""
+        return n_bytes // (PAGE_SIZE * self.bytes_per_token) * PAGE_SIZE
 
     def _is_shared(self, pool: PagePool, entry: int) -> bool:
         return pool.is_shared(int(self.page_table[entry]))

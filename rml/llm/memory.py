@@ -12,6 +12,7 @@ from rml._kernels.checks import PAGE_SIZE, scale_group
 from rml.errors import ArgumentError
 from rml.llm.config import ModelConfig
 from rml.llm.kv_cache import KV_TYPES
+from rml.llm.workspace import MAX_TOKENS
 
 __all__ = ["MemoryBill", "kv_bytes_per_token", "largest_context", "scratch_bytes"]
 
@@ -38,12 +39,15 @@ class MemoryBill:
     def of(
         cls, config: ModelConfig, *, weights: int, n_ctx: int, kv_type: str, n_batch: int
     ) -> "MemoryBill":
-        """Add up the bill of a context of `n_ctx` positions, filled `n_batch` tokens at a time."""
+        """Add up the bill of a context of `n_ctx` positions, filled `n_batch` tokens at a time.
+
+        A step has no more than `MAX_TOKENS` tokens, however large a batch is.
+        """
         positions = (n_ctx + PAGE_SIZE - 1) // PAGE_SIZE * PAGE_SIZE
         return cls(
             weights=weights,
             kv_cache=positions * kv_bytes_per_token(config, kv_type),
-            scratch=scratch_bytes(config, min(n_batch, n_ctx)),
+            scratch=scratch_bytes(config, min(n_batch, n_ctx, MAX_TOKENS)),
         )
 
     @property
@@ -98,9 +102,15 @@ def scratch_bytes(config: ModelConfig, n_tokens: int) -> int:
 
 
 def largest_context(
-    config: ModelConfig, *, memory: int, weights: int, kv_type: str, n_batch: int
+    config: ModelConfig,
+    *,
+    memory: int,
+    weights: int,
+    kv_type: str,
+    n_batch: int,
+    most: int | None = None,
 ) -> int:
-    """Find the longest context that fits into `memory` bytes, at most that of training; 0 if none.
+    """Find the longest context that fits into `memory` bytes; 0 if none.
 
     Parameters
     ----------
@@ -114,9 +124,11 @@ def largest_context(
         Of the cache, see `kv_bytes_per_token`.
     n_batch : int
         Tokens of a prompt that are computed at a time, at least 1.
+    most : int, optional
+        Longest context to consider; that of training if not given.
     """
     # The bill grows with the context, in steps: pages, and below n_batch positions the scratch.
-    low, high = 0, config.n_ctx_train
+    low, high = 0, config.n_ctx_train if most is None else most
     while low < high:
         middle = (low + high + 1) // 2
         bill = MemoryBill.of(

@@ -9,9 +9,11 @@ from rml import _kernels
 from rml.llm.config import ModelConfig
 from rml.llm.plan import Plan
 
-__all__ = ["Workspace"]
+__all__ = ["MAX_TOKENS", "Workspace"]
 
 F32 = npt.NDArray[np.float32]
+
+MAX_TOKENS = 512  # tokens of one plan; a longer prompt runs in pieces, with the same bits
 
 
 def aligned(*shape: int) -> F32:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from rml.errors import ArgumentError, CheckpointError, TokenizerError
 from rml.files import open_checkpoint
 from rml.files.strict_json import load_json
+from rml.memory_room import out_of_memory
 from rml.tokenizers.json_tokenizer import Beside
 from rml.tokenizers.tokenizer import Tokenizer
 
@@ -42,6 +43,11 @@ def load_tokenizer(path: str | os.PathLike[str], *, pre: str | None = None) -> T
         file = Path(path)
     except TypeError:
         raise ArgumentError(f"a path is expected, not {path!r}") from None
+    with out_of_memory(f"the tokenizer of {path}"):
+        return _loaded(file, pre)
+
+
+def _loaded(file: Path, pre: str | None) -> Tokenizer:
     if file.suffix == ".safetensors" or file.name.endswith(".safetensors.index.json"):
         file = file.parent
     if file.is_dir() and (file / _JSON).is_file():

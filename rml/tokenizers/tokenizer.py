@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from rml.errors import ArgumentError
+from rml.memory_room import out_of_memory
 from rml.tokenizers.byte_level import as_bytes, as_text
 from rml.tokenizers.gguf_tokenizer import gguf_parts
 from rml.tokenizers.json_tokenizer import Beside, json_parts
@@ -93,6 +94,7 @@ class Tokenizer:
         self.chat_template = self.chat_templates.get("default")
 
     @classmethod
+    @out_of_memory("a tokenizer")
     def from_gguf(
         cls, metadata: Mapping[str, Any], *, path: str = "", pre: str | None = None
     ) -> "Tokenizer":
@@ -116,6 +118,7 @@ class Tokenizer:
         return cls(gguf_parts(metadata, path or "the metadata", pre))
 
     @classmethod
+    @out_of_memory("a tokenizer")
     def from_json(
         cls, document: Mapping[str, Any], beside: Beside, *, path: str = ""
     ) -> "Tokenizer":
@@ -128,6 +131,7 @@ class Tokenizer:
         """
         return cls(json_parts(document, beside, path or "the tokenizer.json"))
 
+    @out_of_memory("the tokens of a text")
     def encode(
         self, text: str | bytes, add_special: bool = True, parse_special: bool = False
     ) -> list[int]:
@@ -148,6 +152,7 @@ class Tokenizer:
         ids = self._model.encode(pieces, control=parse_special)
         return [*self._before, *ids, *self._after] if add_special else ids
 
+    @out_of_memory("the tokens of a text")
     def encode_parts(self, parts: Iterable[tuple[str, bool]], add_bos: bool) -> list[int]:
         """Ids of a rendered chat, in which only the template makes control tokens.
 
@@ -181,6 +186,7 @@ class Tokenizer:
             ids[:own] = [self.bos_id]
         return ids
 
+    @out_of_memory("the text of tokens")
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """Text of ids.
 
@@ -198,6 +204,7 @@ class Tokenizer:
         """
         return self.decode_bytes(ids, skip_special).decode("utf-8", "replace")
 
+    @out_of_memory("the text of tokens")
     def decode_bytes(self, ids: Iterable[int], skip_special: bool = True) -> bytes:
         """Bytes of ids, before they are read as UTF-8; see `decode`."""
         return _Pieces(self, skip_special, None)(ids)

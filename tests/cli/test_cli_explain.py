@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from rml import memory_room
+
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
 
@@ -40,10 +42,23 @@ def test_switches_are_named(rml_command):
 
 
 def test_a_machine_that_is_too_small(rml_command, monkeypatch):
-    from rml.cli import explain
-
-    monkeypatch.setattr(explain, "memory_limit", lambda: 50_000)
+    monkeypatch.setattr(memory_room, "total", lambda: memory_room.Room(50_000, "the machine"))
     text = rml_command("explain", FIXTURES / "llama" / "model.gguf").stdout
 
-    assert "the weights do not fit into it" in text
+    assert "the machine: 50.0 kB; the weights do not fit into it" in text
     assert re.search(r"^f32 .* 0$", text, re.MULTILINE)
+
+
+def test_limits_of_the_process_count_without_the_weights(rml_command, monkeypatch):
+    monkeypatch.setattr(memory_room, "reservable", lambda: memory_room.Room(100_000, "ulimit -v"))
+    shown = rml_command("explain", FIXTURES / "llama" / "model.gguf", "-b", "1")
+    facts = rml_command("explain", FIXTURES / "llama" / "model.gguf", "-b", "1", "-o", "json")
+
+    assert "left for cache and scratch: 100.0 kB (ulimit -v)" in shown.stdout
+    assert json.loads(facts.stdout)["reservable_bytes"] == 100_000
+    assert json.loads(facts.stdout)["largest_context"]["f16"] == 128  # all of it
+
+    monkeypatch.setattr(memory_room, "reservable", lambda: memory_room.Room(15_000, "ulimit -v"))
+    facts = rml_command("explain", FIXTURES / "llama" / "model.gguf", "-b", "1", "-o", "json")
+    largest = json.loads(facts.stdout)["largest_context"]
+    assert 0 < largest["f32"] < largest["f16"] < 128

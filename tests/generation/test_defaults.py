@@ -3,18 +3,20 @@
 import dataclasses
 import json
 import logging
-import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from rml.errors import CheckpointError
+from rml import memory_room
+from rml.errors import CheckpointError, OutOfMemory
 from rml.files import open_checkpoint
 from rml.generation import context
 from rml.generation.defaults import generation_defaults
 from rml.generation.settings import SamplingSettings
 from rml.llm.config import ModelConfig
+from rml.llm.memory import MemoryBill
 
 LLAMA = Path(__file__).resolve().parent.parent / "fixtures" / "llama"
 
@@ -93,7 +95,7 @@ def test_the_context_of_the_model_if_it_fits(config):
 def test_a_context_cut_to_the_memory_is_logged(config, monkeypatch, caplog):
     long = dataclasses.replace(config, n_ctx_train=10**6)
     # 2 layers x 2 heads x 8 values x 2 (keys and values) x 2 bytes = 128 bytes a position.
-    monkeypatch.setattr(context, "memory_limit", lambda: 4 * 10**6)
+    monkeypatch.setattr(memory_room, "total", lambda: memory_room.Room(4 * 10**6, "the machine"))
 
     with caplog.at_level(logging.INFO, "rml"):
         n_ctx = context.default_context(long, weights=0, kv_type="f16", n_batch=1)
@@ -103,19 +105,23 @@ def test_a_context_cut_to_the_memory_is_logged(config, monkeypatch, caplog):
 
 
 def test_however_little_memory_there_is_a_session_has_a_context(config, monkeypatch):
-    monkeypatch.setattr(context, "memory_limit", lambda: 1000)
+    monkeypatch.setattr(memory_room, "total", lambda: memory_room.Room(1000, "the machine"))
 
     assert context.default_context(config, weights=0, kv_type="f16", n_batch=1) == 128
 
 
-def test_memory_is_that_of_the_machine_or_of_the_control_group(tmp_path):
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert context.memory_limit(tmp_path) == machine
+@pytest.mark.parametrize(("left", "expected"), [(100_000, 128), (25_000, 48), (8_000, 0)])
+def test_limits_of_the_process_leave_a_share_however_small(config, monkeypatch, left, expected):
+    room = memory_room.Room(left, "ulimit -v")
+    monkeypatch.setattr(memory_room, "reservable", lambda: room)
+    bill = partial(MemoryBill.of, config, weights=0, kv_type="f16", n_batch=1)
 
-    (tmp_path / "memory.max").write_text("max\n")
-    assert context.memory_limit(tmp_path) == machine
-    (tmp_path / "memory.max").write_text("1000000\n")
-    assert context.memory_limit(tmp_path) == 1_000_000
-    (tmp_path / "memory").mkdir()
-    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("5000\n")
-    assert context.memory_limit(tmp_path) == 5000
+    if not expected:
+        with pytest.raises(OutOfMemory, match=r"a session: .* available: 8,000 \(ulimit -v\)"):
+            context.default_context(config, weights=10**6, kv_type="f16", n_batch=1)
+        return
+    n_ctx = context.default_context(config, weights=10**6, kv_type="f16", n_batch=1)
+
+    assert (
+        n_ctx == expected == max(n for n in range(1, 129) if bill(n_ctx=n).total <= left * 2 // 5)
+    )

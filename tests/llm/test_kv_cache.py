@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from rml import _kernels
-from rml.errors import ArgumentError, ClosedError, ContextOverflow
+from rml.errors import ArgumentError, ClosedError, ContextOverflow, OutOfMemory
+from rml.llm import kv_cache
 from rml.llm.kv_cache import KV_TYPES, KVCache
+from rml.memory_room import Room
 
 LAYERS, HEADS, D = 2, 2, 8
 
@@ -268,10 +270,95 @@ def test_another_model():
         ({"head_dim": 7}, "head_dim is 7"),
         ({"head_dim": 514}, "head_dim is 514"),
         ({"kv_type": "q4"}, "kv_type is 'q4', but must be one of f32, f16, int8"),
-        ({"n_ctx": 1 << 60}, "more than any machine has"),
     ],
 )
 def test_nonsense(arguments, message):
     sizes = {"n_layers": 2, "n_kv_heads": 2, "head_dim": 8, "n_ctx": 16}
     with pytest.raises(ArgumentError, match=message):
         KVCache(**sizes | arguments)
+
+
+# ---- memory ----
+
+A_TOKEN = LAYERS * 2 * HEADS * D * 4  # bytes of keys and values, f32
+A_PAGE = 16 * A_TOKEN
+
+
+def leaves(monkeypatch, kind, n_bytes):
+    monkeypatch.setattr(kv_cache, kind, lambda: Room(n_bytes, "a limit"))
+
+
+@pytest.mark.parametrize("n_ctx", [1 << 36, 1 << 60])
+def test_pages_that_no_machine_has(n_ctx):
+    with pytest.raises(OutOfMemory, match=f"f32 cache of {n_ctx:,} positions: bytes needed: ") as e:
+        make(n_ctx)
+
+    assert e.value.needed == n_ctx * A_TOKEN
+    assert 0 < e.value.largest_context < n_ctx
+
+
+def test_pages_that_the_process_may_not_reserve(monkeypatch):
+    leaves(monkeypatch, "reservable", 5 * A_PAGE + 1)
+    assert make(80).n_ctx == 80
+
+    with pytest.raises(
+        OutOfMemory,
+        match=r"2 f32 caches of 48 positions: .* available: .* \(a limit\); the largest",
+    ) as e:
+        make(48, n_sequences=2)
+
+    assert (e.value.needed, e.value.available) == (6 * A_PAGE, 5 * A_PAGE + 1)
+    assert e.value.largest_context == 32
+
+
+def test_an_allocation_that_fails_all_the_same(monkeypatch):
+    def refuse(*_):
+        raise MemoryError("no")
+
+    monkeypatch.setattr(np, "zeros", refuse)
+    with pytest.raises(OutOfMemory, match="f32 cache of 64 positions"):
+        make()
+
+
+def test_a_cache_that_grows_beyond_the_memory_keeps_its_tokens(monkeypatch):
+    monkeypatch.setattr(kv_cache, "GRANTED_BYTES", 0)
+    cache = make(96)
+    append(cache, 20)
+    before = read(cache)
+
+    leaves(monkeypatch, "usable", 3 * A_PAGE - 1)
+    with pytest.raises(OutOfMemory, match="3 more pages of the KV cache: bytes needed: ") as e:
+        cache.reserve(60)
+    assert (e.value.needed, e.value.available) == (3 * A_PAGE, 3 * A_PAGE - 1)
+    assert e.value.largest_context == 20 + 32
+    assert (cache.size, cache.nbytes) == (20, 2 * A_PAGE)
+
+    append(cache, 12)  # what is left of the page
+    leaves(monkeypatch, "usable", 3 * A_PAGE)
+    append(cache, 48)
+    np.testing.assert_array_equal(read(cache)[:20], before)
+
+
+def test_pages_that_were_written_need_no_new_memory(monkeypatch):
+    monkeypatch.setattr(kv_cache, "GRANTED_BYTES", A_PAGE)
+    cache = make(96)
+    append(cache, 40)
+    cache.truncate(0)
+
+    leaves(monkeypatch, "usable", 0)
+    append(cache, 64)  # and one page more was granted
+    with pytest.raises(OutOfMemory):
+        append(cache, 1)
+    assert cache.size == 64
+
+
+def test_pages_of_forks_count(monkeypatch):
+    monkeypatch.setattr(kv_cache, "GRANTED_BYTES", 0)
+    cache = make(32, n_sequences=2)
+    append(cache, 20)
+    leaves(monkeypatch, "usable", 0)
+    with cache.fork() as other:
+        with pytest.raises(OutOfMemory):
+            append(other, 1)
+        assert (cache.size, other.size) == (20, 20)
+    append(cache, 12)
