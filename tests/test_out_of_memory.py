@@ -129,13 +129,13 @@ def numpy_refuses(monkeypatch):
     """Arrays of a million bytes and more cannot be made, while the block runs."""
     empty = np.empty
 
-    def refuse(shape, dtype=float):
+    def refuse(shape, dtype=float, **other):
         if np.prod(shape) * np.dtype(dtype).itemsize >= 1_000_000:
             error = MemoryError("Unable to allocate")
             error.shape = shape if isinstance(shape, tuple) else (shape,)
             error.dtype = np.dtype(dtype)
             raise error
-        return empty(shape, dtype)
+        return empty(shape, dtype, **other)
 
     monkeypatch.setattr(np, "empty", refuse)
 

@@ -42,8 +42,8 @@ _MAX_KEY_BYTES = 65535
 _MAX_ALIGNMENT = 1 << 20
 _DEFAULT_ALIGNMENT = 32
 
-# The least bytes that one entry takes: empty name, smallest value, no dimensions.
-_LEAST_KEY = 8 + 4 + 1
+# The least bytes that one entry takes: shortest name, smallest value, no dimensions.
+_LEAST_KEY = 8 + 1 + 4 + 1
 _LEAST_TENSOR = 8 + 4 + 4 + 8
 
 # Keys that this module acts on must have exactly these types (numbers of the format).
@@ -153,6 +153,8 @@ def _read_metadata(cursor: Cursor, n_keys: int) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     for number in range(n_keys):
         key = cursor.name(f"the name of metadata key {number}", _MAX_KEY_BYTES)
+        if not key:
+            cursor.fail(f"metadata key {number} of {n_keys} has an empty name: the file is broken")
         if key in metadata:
             cursor.fail(f"the metadata key {key!r} occurs twice")
         what = f"metadata {key!r}"

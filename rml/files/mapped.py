@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from rml._kernels import dequantize
 from rml._kernels.checks import WEIGHT_FORMATS
 from rml.errors import CheckpointError, ClosedError, UnsupportedModel
+from rml.files.small_floats import SMALL_FLOATS
 from rml.memory_room import no_room, out_of_memory
 
 __all__ = ["MAX_VALUES", "Contents", "MappedFile", "Tensor", "file_size", "read_head"]
@@ -38,7 +39,8 @@ __all__ = ["MAX_VALUES", "Contents", "MappedFile", "Tensor", "file_size", "read_
 # as (2**62, 0) has none, and still breaks arithmetic on shapes.
 MAX_VALUES = 1 << 48
 
-# Plain types whose values are not rounded to float32. GGUF has the signed integers and F64.
+# Plain types whose values are not rounded to float32. GGUF has the signed integers and F64; the
+# others are of safetensors.
 _PLAIN: dict[str, np.dtype[Any]] = {
     "U8": np.dtype("<u1"),
     "I8": np.dtype("<i1"),
@@ -49,7 +51,9 @@ _PLAIN: dict[str, np.dtype[Any]] = {
     "U64": np.dtype("<u8"),
     "I64": np.dtype("<i8"),
     "F64": np.dtype("<f8"),
+    "C64": np.dtype("<c8"),
 }
+_READABLE = WEIGHT_FORMATS | _PLAIN.keys() | SMALL_FLOATS.keys() | {"BOOL"}
 
 
 def file_size(path: Path) -> int:
@@ -176,8 +180,8 @@ class Tensor:
         lists dimensions innermost first; they are reversed here.
     type : str
         A name of `rml._kernels.block_formats.FORMATS` (``"F32"``, ``"Q4_1"``, ``"I32"``, ...).
-        From safetensors also ``"BOOL"``, ``"U8"`` to ``"U64"`` and types that rml has no
-        arithmetic for, such as ``"F8_E4M3"``.
+        From safetensors also ``"BOOL"``, ``"U8"`` to ``"U64"``, ``"C64"``, and floating point of
+        8 bits and fewer, such as ``"F8_E4M3"``. Not every type can be a weight of a model.
     n_bytes : int
         Bytes of data.
     start : int
@@ -216,9 +220,9 @@ class Tensor:
         Returns
         -------
         ndarray
-            float32 for every weight format but ``"F64"``. Types that float32 does not hold keep
-            their own numpy type, so that no value is changed: integers, bool for ``"BOOL"``,
-            float64 for ``"F64"``.
+            float32 for every weight format but ``"F64"``, and for floating point of 8 bits. Types
+            that float32 does not hold keep their own numpy type, so that no value is changed:
+            integers, bool for ``"BOOL"``, float64 for ``"F64"``, complex64 for ``"C64"``.
 
         Raises
         ------
@@ -237,10 +241,12 @@ class Tensor:
             return data.astype(np.bool_).reshape(self.shape)
         if self.type in _PLAIN:
             return data.view(_PLAIN[self.type]).reshape(self.shape).copy()
+        if self.type in SMALL_FLOATS:
+            return SMALL_FLOATS[self.type][data].reshape(self.shape)
         if self.type not in WEIGHT_FORMATS:
             raise UnsupportedModel(
                 f"{self.path}: tensor {self.name!r} is stored as {self.type}, which rml cannot "
-                f"expand; it knows {', '.join(sorted(WEIGHT_FORMATS))}"
+                f"expand; it knows {', '.join(sorted(_READABLE))}"
             )
         values = np.empty(self.shape, np.float32)
         dequantize(data, self.type, values.reshape(-1))

@@ -151,21 +151,21 @@ class WeightSource:
             for name, tensor in self._tensors.items()
             if name not in places and not names.is_harmless(name)
         ]
+        unsupported = [
+            f"{name!r}{self._file_of(tensor)} is stored as {tensor.type}"
+            for name, tensor in found.items()
+            if tensor.type not in WEIGHT_FORMATS | _INTEGERS
+        ]
+        if unsupported:  # the reason for what else is unusual, such as tensors of scales
+            raise UnsupportedModel(
+                f"{self._path}: weights are stored in formats that rml cannot multiply with; it "
+                f"knows {', '.join(sorted(WEIGHT_FORMATS))}:{_listed(unsupported)}"
+            )
         if missing or wrong or unknown:
             problems = "".join(map(_listed, (missing, wrong, unknown)))
             raise CheckpointError(
                 f"{self._path}: these are not the tensors of this {self._architecture} model:"
                 f"{problems}"
-            )
-        unsupported = [
-            f"{name!r}{self._file_of(tensor)} is stored as {tensor.type}"
-            for name, tensor in found.items()
-            if tensor.type not in WEIGHT_FORMATS
-        ]
-        if unsupported:
-            raise UnsupportedModel(
-                f"{self._path}: weights are stored in formats that rml cannot multiply with; it "
-                f"knows {', '.join(sorted(WEIGHT_FORMATS))}:{_listed(unsupported)}"
             )
 
     def _missing(self, name: str, places: Mapping[str, Shape], *, with_nearest: bool) -> str:

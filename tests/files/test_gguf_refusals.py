@@ -122,6 +122,15 @@ def test_names_that_are_not_text_or_too_long(make, write):
     refused(write(make.gguf([make.u32("k" * 65536, 1)])), CheckpointError, "65536")
 
 
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_keys_without_a_name(make, write, before):
+    keys = [make.u32(f"k{i}", i) for i in range(before)]
+    for last in (make.u32("", 1), make.key("", 8, make.string("text")), make.array("", 4, 0, b"")):
+        data = make.gguf([*keys, last, make.u32("z", 1)])
+        path = write(data)
+        refused(path, CheckpointError, path.name, f"metadata key {before} of {before + 2}", "empty")
+
+
 @pytest.mark.parametrize("alignment", [0, 3, 24, 2**21, 2**31, 2**32 - 1])
 def test_alignment_values(make, write, alignment):
     keys = [make.u32("general.alignment", alignment)]

@@ -382,13 +382,21 @@ def test_rows_must_be_whole_blocks():
     assert "'blk.0.ffn_gate.weight' has 32 columns, no whole number of Q4_K blocks" in message
 
 
-@pytest.mark.parametrize("kind", ["F8_E4M3", "Q8_1"])
+@pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "F8_E8M0", "C64", "F4", "Q8_1"])
 def test_formats_without_a_kernel_are_named(kind):
-    n_bytes = {"F8_E4M3": 288 * 32, "Q8_1": 288 * 36}[kind]
+    n_bytes = {"C64": 288 * 32 * 8, "F4": 288 * 16, "Q8_1": 288 * 36}.get(kind, 288 * 32)
     change = {"lm_head.weight": {"type": kind, "n_bytes": n_bytes}}
     message = refusal(UnsupportedModel, LLAMA_HF, change=change)
 
     assert re.search(rf"knows .*Q8_0.*:\n  'lm_head\.weight'.* is stored as {kind}$", message)
+
+
+def test_a_format_without_a_kernel_is_named_before_what_comes_with_it():
+    change = {"lm_head.weight": {"type": "F8_E4M3", "n_bytes": 288 * 32}}
+    scales = {"model.norm.weight": "lm_head.weight_scale_inv"}
+    message = refusal(UnsupportedModel, LLAMA_HF, change=change, rename=scales)
+
+    assert "is stored as F8_E4M3" in message
 
 
 def test_every_integer_type_is_refused():
