@@ -10,6 +10,7 @@ from typing import Any
 from rml.errors import ArgumentError
 from rml.files import Checkpoint, open_checkpoint
 from rml.files.locate import locate
+from rml.files.paths import is_folder
 from rml.generation.chat import ChatPrompts
 from rml.generation.context import checked_context, default_context
 from rml.generation.defaults import generation_defaults
@@ -164,4 +165,4 @@ def _tokenizer(checkpoint: Checkpoint, pre: str | None) -> Tokenizer:
     if checkpoint.format == "gguf":
         return Tokenizer.from_gguf(checkpoint.metadata, path=str(checkpoint.path), pre=pre)
     file = checkpoint.path
-    return load_tokenizer(file if file.is_dir() else file.parent)
+    return load_tokenizer(file if is_folder(file) else file.parent)

@@ -6,11 +6,12 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
-from rml.errors import ArgumentError, CheckpointError, ClosedError
+from rml.errors import CheckpointError, ClosedError
 from rml.files.folder import find_model
 from rml.files.foreign import HEAD_BYTES, refuse_foreign
 from rml.files.gguf import MAGIC, read_gguf
 from rml.files.mapped import Contents, Tensor, file_size, read_head
+from rml.files.paths import as_path, is_folder, is_there
 from rml.files.safetensors import (
     INDEX_SUFFIX,
     looks_like_safetensors,
@@ -140,23 +141,19 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     ...     tensor = checkpoint.tensors["output_norm.weight"]
     ...     tensor.shape, tensor.type, tensor.numpy()[:2]
     """
-    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise ArgumentError(f"a path is expected, not {path!r}")
-    location = Path(path)
+    location = as_path(path)
     with out_of_memory(f"the headers of {path}"):
         return _opened(location)
 
 
 def _opened(location: Path) -> Checkpoint:
-    # Unlike Path.is_dir, this lets no PermissionError out; the reader reports it with the file.
-    is_folder = os.path.isdir(location)  # noqa: PTH112
-    file = find_model(location) if is_folder else location
+    file = find_model(location) if is_folder(location) else location
     read = _reader(file)
     if read is read_gguf:
         return Checkpoint(file, "gguf", read(file), None)
     config = file.with_name(_CONFIG)
     # Python programs write NaN and Infinity into configurations; nothing is ambiguous in that.
-    settings = load_json(config, constants=True) if config.exists() else None
+    settings = load_json(config, constants=True) if is_there(config) else None
     return Checkpoint(location, "safetensors", read(file), settings)
 
 

@@ -29,6 +29,7 @@ from rml._kernels.block_formats import FORMATS_BY_ID, RETIRED_IDS
 from rml.errors import CheckpointError, UnsupportedModel
 from rml.files.gguf_values import Cursor, read_value, type_name
 from rml.files.mapped import MAX_VALUES, Contents, MappedFile, Tensor
+from rml.files.paths import is_there
 
 __all__ = ["MAGIC", "first_part_name", "read_gguf"]
 
@@ -282,7 +283,7 @@ def _other_part_paths(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
         raise CheckpointError(f"{path}: split.count is {count}, but split.tensors.count is missing")
     names = [f"{match['stem']}-{i:05d}-of-{count:05d}.gguf" for i in range(2, count + 1)]
     paths = [path.with_name(name) for name in names]
-    missing = [part.name for part in paths if not part.exists()]
+    missing = [part.name for part in paths if not is_there(part)]
     if missing:
         raise CheckpointError(
             f"{path}: {len(missing)} of {count} parts are missing: {', '.join(missing[:8])}"

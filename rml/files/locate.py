@@ -7,6 +7,7 @@ from rml.errors import ArgumentError, DownloadError
 from rml.files import hub_names
 from rml.files.known import KNOWN
 from rml.files.local import find
+from rml.files.paths import expanded, is_there
 
 __all__ = ["NotPulled", "locate"]
 
@@ -37,13 +38,13 @@ def locate(name: str | os.PathLike[str]) -> Path:
     """
     if not isinstance(name, str | os.PathLike) or not isinstance(os.fspath(name), str):
         raise ArgumentError(f"a path or the name of a model is expected, not {name!r}")
-    path = Path(name).expanduser()
+    path = expanded(name)
     if not isinstance(name, str):
         return path
     if found := find(name):
         return found
     # A path whose folder exists is a mistyped file, not a repository of the Hub.
-    is_hub_name = hub_names.parse(name) is not None and not path.parent.exists()
-    if not path.exists() and (name in KNOWN or is_hub_name):
+    is_hub_name = hub_names.parse(name) is not None and not is_there(path.parent)
+    if not is_there(path) and (name in KNOWN or is_hub_name):
         raise NotPulled(f"{name} is not on this machine yet; get it with: rml pull {name}")
     return path

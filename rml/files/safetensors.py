@@ -24,6 +24,7 @@ from typing import NoReturn, TypeGuard
 
 from rml.errors import CheckpointError, UnsupportedModel
 from rml.files.mapped import MAX_VALUES, Contents, MappedFile, Tensor
+from rml.files.paths import is_there
 from rml.files.strict_json import MAX_JSON_BYTES, load_json, parse_json
 
 __all__ = ["INDEX_SUFFIX", "SHARD_NAME", "looks_like_safetensors", "read_index", "read_safetensors"]
@@ -95,7 +96,7 @@ def read_index(path: Path) -> Contents:
                 "the same folder is expected"
             )
     shards = [path.with_name(shard) for shard in dict.fromkeys(weight_map.values())]
-    missing = [shard.name for shard in shards if not shard.exists()]
+    missing = [shard.name for shard in shards if not is_there(shard)]
     if missing:
         raise CheckpointError(
             f"{path}: {len(missing)} of {len(shards)} files are missing: {', '.join(missing[:8])}"

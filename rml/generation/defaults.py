@@ -2,6 +2,7 @@
 
 from rml.errors import CheckpointError
 from rml.files import Checkpoint
+from rml.files.paths import is_folder, is_there
 from rml.files.strict_json import load_json
 from rml.generation.ranges import token_ids
 from rml.generation.settings import (
@@ -30,9 +31,9 @@ def generation_defaults(checkpoint: Checkpoint) -> tuple[SamplingSettings, froze
     """
     if checkpoint.format == "gguf":
         return settings_of_gguf(checkpoint.metadata, checkpoint.path), frozenset()
-    folder = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
+    folder = checkpoint.path if is_folder(checkpoint.path) else checkpoint.path.parent
     file = folder / "generation_config.json"
-    config = load_json(file, constants=True) if file.exists() else {}
+    config = load_json(file, constants=True) if is_there(file) else {}
     # The newer file wins, as in Transformers; the older one has the key in old repositories.
     source, ends = file, config.get("eos_token_id")
     if ends is None:

@@ -31,9 +31,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rml._kernels.checks import PAGE_SIZE
-from rml.errors import CheckpointError, ContextOverflow
+from rml.errors import ArgumentError, CheckpointError, ContextOverflow
 from rml.files import Checkpoint
 from rml.files.mapped import file_size
+from rml.files.paths import expanded
 from rml.files.strict_json import MAX_JSON_BYTES, parse_json
 from rml.llm.config import ModelConfig
 from rml.llm.kv_cache import KVCache
@@ -116,12 +117,16 @@ def write_session(
 
     Raises
     ------
+    ArgumentError
+        If `path` is not the name of a file.
     OSError
         If the file cannot be written; then nothing has changed.
     """
     header = _Header(model=model, compute=compute, kv_type=cache.kv_type, tokens=tokens)
     text = json.dumps(asdict(header), separators=(",", ":")).encode()
-    target = Path(path).expanduser()
+    target = expanded(path)
+    if not target.name or "\0" in target.name:
+        raise ArgumentError(f"{str(target)!r} is not the name of a file")
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     digest = hashlib.sha256()
     try:
@@ -174,7 +179,7 @@ def read_session(
     ContextOverflow
         If it holds more tokens than the cache.
     """
-    source = Path(path).expanduser()
+    source = expanded(path)
     size = file_size(source)
     digest = hashlib.sha256()
     with _opened(source) as file:

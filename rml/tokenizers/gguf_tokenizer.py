@@ -6,6 +6,7 @@ Source: the keys ``tokenizer.*`` of the GGUF documentation. The architecture pla
 import hashlib
 from collections.abc import Mapping
 from operator import methodcaller
+from reprlib import repr as brief  # of values from strangers: bounded in depth and length
 from typing import Any, Final
 
 from rml.errors import TokenizerError
@@ -69,6 +70,8 @@ def gguf_parts(metadata: Mapping[str, Any], where: str, pre: str | None) -> Part
         The vocabulary is missing or broken, of a kind that is not read, or its rule is unknown.
     """
     kind = metadata.get("tokenizer.ggml.model")
+    if kind is not None and not isinstance(kind, str):
+        raise TokenizerError(f"{where}: tokenizer.ggml.model is no text, but {brief(kind)}")
     if kind == "gpt2":
         return _byte_level(metadata, where, pre)
     if kind == "llama":
@@ -76,7 +79,7 @@ def gguf_parts(metadata: Mapping[str, Any], where: str, pre: str | None) -> Part
     if kind is None:
         raise TokenizerError(f"{where}: no tokenizer.ggml.model; the file has no vocabulary")
     raise TokenizerError(
-        f"{where}: tokenizer.ggml.model is {kind!r}{_UNREAD.get(str(kind), '')}; rml reads 'gpt2' "
+        f"{where}: tokenizer.ggml.model is {kind!r}{_UNREAD.get(kind, '')}; rml reads 'gpt2' "
         "(byte-level BPE) and 'llama' (SentencePiece with scores)"
     )
 

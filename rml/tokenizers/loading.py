@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from rml.errors import ArgumentError, CheckpointError, TokenizerError
+from rml.errors import CheckpointError, TokenizerError
 from rml.files import open_checkpoint
+from rml.files.paths import as_path, is_folder, is_there
 from rml.files.strict_json import load_json
 from rml.memory_room import out_of_memory
 from rml.tokenizers.json_tokenizer import Beside
@@ -39,10 +40,7 @@ def load_tokenizer(path: str | os.PathLike[str], *, pre: str | None = None) -> T
     CheckpointError, UnsupportedModel
         The file cannot be opened.
     """
-    try:
-        file = Path(path)
-    except TypeError:
-        raise ArgumentError(f"a path is expected, not {path!r}") from None
+    file = as_path(path)
     with out_of_memory(f"the tokenizer of {path}"):
         return _loaded(file, pre)
 
@@ -50,11 +48,11 @@ def load_tokenizer(path: str | os.PathLike[str], *, pre: str | None = None) -> T
 def _loaded(file: Path, pre: str | None) -> Tokenizer:
     if file.suffix == ".safetensors" or file.name.endswith(".safetensors.index.json"):
         file = file.parent
-    if file.is_dir() and (file / _JSON).is_file():
+    if is_folder(file) and is_there(file / _JSON):
         file /= _JSON
     if file.suffix == ".json":
         return Tokenizer.from_json(load_json(file), _beside(file.parent), path=str(file))
-    if file.is_dir() and not any(file.glob("*.gguf")):
+    if is_folder(file) and not any(name.endswith(".gguf") for name in _names(file)):
         _refuse_folder(file)
     with open_checkpoint(file) as checkpoint:
         return Tokenizer.from_gguf(checkpoint.metadata, path=str(checkpoint.path), pre=pre)
@@ -62,9 +60,11 @@ def _loaded(file: Path, pre: str | None) -> Tokenizer:
 
 def _beside(folder: Path) -> Beside:
     templates = {}
-    for file in sorted(folder.glob("additional_chat_templates/*.jinja")):
-        templates[file.stem] = _read_text(file)
-    if (folder / "chat_template.jinja").is_file():
+    more = folder / "additional_chat_templates"
+    for name in sorted(_names(more)) if is_folder(more) else ():
+        if name.endswith(".jinja"):
+            templates[name.removesuffix(".jinja")] = _read_text(more / name)
+    if is_there(folder / "chat_template.jinja"):
         templates["default"] = _read_text(folder / "chat_template.jinja")
     return Beside(
         tokenizer_config=_optional(folder / "tokenizer_config.json"),
@@ -76,11 +76,20 @@ def _beside(folder: Path) -> Beside:
 
 
 def _optional(file: Path) -> dict[str, Any]:
-    return load_json(file, constants=True) if file.is_file() else {}
+    return load_json(file, constants=True) if is_there(file) else {}
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [entry.name for entry in folder.iterdir()]
+    except OSError as error:
+        raise CheckpointError(f"{folder}: the folder cannot be read: {error.strerror}") from error
 
 
 def _read_text(file: Path) -> str:
     try:
+        if not file.is_file():
+            raise CheckpointError(f"{file}: this is not a regular file")
         if file.stat().st_size > _MAX_TEMPLATE:
             raise CheckpointError(f"{file}: a template of more than {_MAX_TEMPLATE} bytes")
         return file.read_text(encoding="utf-8")
@@ -89,7 +98,7 @@ def _read_text(file: Path) -> str:
 
 
 def _refuse_folder(folder: Path) -> None:
-    found = [name for name in _OLDER if (folder / name).is_file()]
+    found = [name for name in _OLDER if is_there(folder / name)]
     if not found:
         raise TokenizerError(f"{folder}: no {_JSON} and no GGUF file; no tokenizer to load")
     raise TokenizerError(

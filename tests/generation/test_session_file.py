@@ -331,3 +331,11 @@ def test_forks_are_closed_with_the_model():
     assert fork.closed
     with pytest.raises(ClosedError):
         fork.forward([1])
+
+
+@pytest.mark.parametrize("path", [5, None, b"x", [], "", "/", "a\0"])
+def test_what_is_no_name_of_a_file(model, path):
+    with model.session() as session, pytest.raises(ArgumentError):
+        session.save(path)
+    with pytest.raises((ArgumentError, CheckpointError)):
+        model.load_session(path)

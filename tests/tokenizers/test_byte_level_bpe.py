@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -267,6 +268,8 @@ def test_written_parts_are_encoded_like_the_whole(tiny, parts):
     [
         ({"model": "bert"}, "bert"),
         ({"model": None}, "no vocabulary"),
+        ({"model": 5}, "no text, but 5"),
+        ({"model": np.zeros(0)}, "no text, but array"),
         ({"tokens": None}, "tokens"),
         ({"tokens": []}, "0 tokens"),
         ({"tokens": 3}, "list of strings"),
