@@ -27,9 +27,12 @@ OPENMP : bool
 """
 
 import os
+import sys
 import warnings
 from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES as _SUFFIXES
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -104,30 +107,68 @@ def load_level(level: str) -> ModuleType:
     return import_module(f"{__name__}._isa_{level}")
 
 
+def _refusal(message: str) -> ImportError:
+    """Make the error of an import that cannot be; the command line knows it by its name."""
+    return ImportError(message, name=__name__)
+
+
+def _hidden() -> Path | None:
+    """Find the folder of an rml with compiled kernels that these files stand in front of.
+
+    That is so where Python runs in a clone, and rml was installed elsewhere: the folder ``rml`` of
+    the current directory comes first.
+    """
+    here = Path(__file__).parent
+    for folder in map(Path, sys.path):
+        kernels = folder / "rml" / "_kernels"
+        twins = (kernels / f"_isa_{level}{suffix}" for level in LEVELS for suffix in _SUFFIXES)
+        if any(map(os.path.isfile, twins)) and kernels.resolve() != here.resolve():
+            return folder.resolve()
+    return None
+
+
+def _not_built(hidden: Path | None) -> str:
+    """Say why there are no compiled kernels, and what can be done about it."""
+    if hidden is None:
+        return (
+            "rml has no compiled kernels; reinstall it with a C compiler (RML_REQUIRE_EXT=1 shows "
+            "why they do not compile)"
+        )
+    sources = Path(__file__).resolve().parents[2]
+    return (
+        f"rml has no compiled kernels in {sources}, whose sources hide the installed rml in "
+        f"{hidden}, which has them; run Python in another folder or use the rml command, or build "
+        "them here (pip install -e .)"
+    )
+
+
 def _select() -> tuple[str, ModuleType | None]:
     pure, forced = os.environ.get("RML_PURE", ""), os.environ.get("RML_ISA", "")
     if pure not in {"", "0", "1"}:
-        raise ImportError(f"RML_PURE={pure!r}: use 1 (Python), 0 (compiled), or leave it unset")
+        raise _refusal(f"RML_PURE={pure!r}: use 1 (Python), 0 (compiled), or leave it unset")
+    if forced and forced not in LEVELS:
+        raise _refusal(
+            f"RML_ISA={forced!r} cannot be used: machines of this kind have the levels "
+            f"{', '.join(LEVELS) or '(none)'}"
+        )
     if pure == "1":
         return "python", None
     runnable = runnable_levels()
     if forced:
         if forced not in runnable:
-            raise ImportError(
-                f"RML_ISA={forced!r} cannot be used: built here are {built_levels() or 'none'}, "
-                f"of which this processor runs {runnable or 'none'}"
+            raise _refusal(
+                f"RML_ISA={forced!r} cannot be used: built here are "
+                f"{', '.join(built_levels()) or 'none'}, of which this processor runs "
+                f"{', '.join(runnable) or 'none'}"
             )
         return forced, load_level(forced)
     if runnable:
         return runnable[-1], load_level(runnable[-1])
+    missing = _not_built(_hidden())
     if pure == "0":
-        raise ImportError(
-            "RML_PURE=0 asks for the compiled kernels, but none were built; reinstall rml with a "
-            "C compiler, and with RML_REQUIRE_EXT=1 to see why it fails"
-        )
+        raise _refusal(f"RML_PURE=0 asks for the compiled kernels, but {missing}")
     warnings.warn(
-        "rml has no compiled kernels and runs in plain Python, about a hundred times slower; "
-        "reinstall it with a C compiler, or set RML_PURE=1 to accept this",
+        f"{missing}. It runs in plain Python, about a hundred times slower (RML_PURE=1 accepts it)",
         RuntimeWarning,
         stacklevel=4,
     )
@@ -161,7 +202,7 @@ DEFINITIONS: dict[str, Any] = {
     "store_kv": store_kv,
 }
 if missing := [name for name in DEFINITIONS if TWINS and not hasattr(TWINS, name)]:
-    raise ImportError(
+    raise _refusal(
         f"the compiled kernels are older than these files: they lack {', '.join(missing)}; build "
         "them again (python setup.py build_ext --inplace), or reinstall rml"
     )

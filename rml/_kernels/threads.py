@@ -67,12 +67,22 @@ def default_threads() -> tuple[int, str]:
     """
     budget, why = _budget()
     for variable in ("RML_THREADS", "OMP_NUM_THREADS"):
-        value = os.environ.get(variable, "").split(",")[0].strip()
+        value = os.environ.get(variable, "").strip()
         if value:
-            if not value.isdigit() or int(value) < 1:
-                raise ArgumentError(f"{variable}={value!r}: a whole number from 1 is needed")
-            return min(int(value), budget), f"{variable}={value}, at most {why}"
+            return min(_threads(variable, value), budget), f"{variable}={value}, at most {why}"
     return budget, why
+
+
+def _threads(variable: str, value: str) -> int:
+    # OpenMP's variable may list the threads of nested teams, of which there are none here.
+    first = value.partition(",")[0].strip() if variable == "OMP_NUM_THREADS" else value
+    try:
+        n_threads = int(first) if first.isascii() and first.isdecimal() else 0
+    except ValueError:  # thousands of digits
+        n_threads = 0
+    if n_threads < 1:
+        raise ArgumentError(f"{variable}={value!r}: a whole number from 1 is needed")
+    return n_threads
 
 
 def resolve_threads(n_threads: int | None) -> int:

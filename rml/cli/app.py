@@ -1,21 +1,25 @@
 """The program ``rml``: its commands, and how it ends.
 
-Exit codes: 0 done, 1 an error that rml reports (or a pipe that was closed, quietly), 2 a wrong
-command line, 130 interrupted. An error is one message on stderr; ``-v`` shows the traceback.
+Exit codes: 0 done, 1 an error that rml reports (quietly where the reader of a pipe has left), 2 a
+wrong command line, 130 interrupted. An error is one message on stderr; ``-v`` shows the traceback.
 
 A command's file is imported when the command is run, so that ``rml --help`` and ``rml list`` start
 without what a model needs.
 """
 
+import errno
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 import click
 
+from rml.cli.console import say
+from rml.cli.streams import OutputLost, guard
 from rml.errors import RmlError
 from rml.memory_room import out_of_memory
 
@@ -46,6 +50,23 @@ class Failure(click.ClickException):
     exit_code = 1
 
 
+@contextmanager
+def _reported(ctx: click.Context) -> Iterator[None]:
+    """Turn what rml says of itself into a message and an exit code; a bug stays as it is."""
+    try:
+        with out_of_memory("this command"):
+            yield
+    except (RmlError, ImportError) as error:
+        # The choice of the kernels, made while they are imported, has no other error to raise.
+        if isinstance(error, ImportError) and error.name != "rml._kernels":
+            raise
+        if ctx.meta.get("rml.verbose"):
+            click.echo(traceback.format_exc(), err=True, nl=False)
+        raise Failure(str(error)) from error
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(130) from None
+
+
 class Group(click.Group):
     """The commands, imported on demand; errors and interrupts become exit codes here."""
 
@@ -69,20 +90,14 @@ class Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
         """Run a command."""
-        try:
-            with out_of_memory("this command"):
-                return super().invoke(ctx)
-        except RmlError as error:
-            if ctx.meta.get("rml.verbose"):
-                click.echo(traceback.format_exc(), err=True, nl=False)
-            raise Failure(str(error)) from error
-        except KeyboardInterrupt:
-            raise click.exceptions.Exit(130) from None
+        with _reported(ctx):
+            return super().invoke(ctx)
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        import_module("rml.cli.info").print_version()
+        with _reported(ctx):
+            import_module("rml.cli.info").print_version()
         ctx.exit()
 
 
@@ -104,9 +119,14 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the command line and leave the process."""
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character is no reason to stop an answer.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
-    cli(prog_name="rml")
+    guard()
+    try:
+        try:
+            cli(prog_name="rml")
+        finally:
+            sys.stdout.flush()
+    except OutputLost as lost:
+        if lost.errno != errno.EPIPE:  # whoever closes a pipe has read enough
+            say(f"Error: {lost}")
+        sys.exit(1)
     raise AssertionError("click leaves the process itself")

@@ -136,6 +136,13 @@ def test_python_m_rml_and_exit_codes_of_the_process(tmp_path):
     assert process("run", "--wrong", env=env).returncode == 2
 
 
+@pytest.mark.parametrize("args", [["info"], ["--version"]])
+def test_a_wrong_setting_is_one_message(args):
+    done = process(*args, env={"RML_THREADS": "many"})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "Error: RML_THREADS='many': a whole number from 1 is needed\n"
+
+
 def test_a_closed_pipe_is_quiet(tmp_path):
     """As in ``rml show MODEL --key KEY | head -1``, with more output than a pipe holds."""
     writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +24,17 @@ def run_python(code, **env):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("RML_")}
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=clean | env
+    )
+
+
+def run_module(*args, **env):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("RML_")}
+    return subprocess.run(
+        [sys.executable, "-m", "rml", *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=clean | env,
     )
 
 
@@ -54,9 +66,26 @@ def test_a_level_can_be_forced(level):
         assert f"RML_ISA='{level}' cannot be used" in done.stderr
 
 
-def test_nonsense_is_refused():
-    assert "RML_PURE='yes'" in run_python(SHOW, RML_PURE="yes").stderr
-    assert "RML_ISA='avx9' cannot be used" in run_python(SHOW, RML_ISA="avx9").stderr
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"RML_PURE": "yes"}, "RML_PURE='yes': use 1"),
+        ({"RML_PURE": "2"}, "RML_PURE='2': use 1"),
+        ({"RML_ISA": "avx9"}, "RML_ISA='avx9' cannot be used"),
+        ({"RML_ISA": "avx9", "RML_PURE": "1"}, "RML_ISA='avx9' cannot be used"),
+        ({"RML_ISA": "BASE"}, "RML_ISA='BASE' cannot be used"),
+    ],
+)
+def test_nonsense_is_refused_with_one_message(setting, message):
+    said = run_python(SHOW, **setting).stderr
+    assert said.splitlines()[-1].startswith(f"ImportError: {message}")
+    assert said.count("ImportError: ") == 1
+    assert "Warning" not in said
+    for args in (["info"], ["--version"], ["list"]):
+        done = run_module(*args, **setting)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"Error: {message}")
+        assert done.stderr.count("\n") == 1
 
 
 HIDE = """
@@ -78,6 +107,62 @@ def test_without_a_build_the_compiled_kernels_can_be_insisted_on():
     done = run_python(HIDE + SHOW, RML_PURE="0")
     assert done.returncode == 1
     assert "RML_PURE=0 asks for the compiled kernels" in done.stderr
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A folder with the sources of rml, and none of its compiled kernels."""
+    source = Path(_kernels.__file__).parents[1]
+    ignored = shutil.ignore_patterns("*.so", "*.c", "__pycache__")
+    shutil.copytree(source, tmp_path / "clone" / "rml", ignore=ignored)
+    return tmp_path / "clone"
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """A folder that looks as if rml was installed there, with a compiled kernel."""
+    kernels = tmp_path / "site" / "rml" / "_kernels"
+    kernels.mkdir(parents=True)
+    (kernels / f"_isa_{_kernels.LEVELS[0]}{EXTENSION_SUFFIXES[0]}").touch()
+    return tmp_path / "site"
+
+
+def run_in(folder, *path, **env):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("RML_", "PYTHONSAFEPATH"))}
+    return subprocess.run(
+        [sys.executable, "-c", SHOW],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=clean | {"PYTHONPATH": os.pathsep.join(map(str, path))} | env,
+    )
+
+
+@pytest.mark.skipif(not _kernels.LEVELS, reason="no kernels are compiled for such machines")
+def test_sources_that_hide_compiled_kernels_are_named(clone, installed):
+    done = run_in(clone, installed)
+    assert done.stdout == "python python\n", done.stderr
+    assert done.stderr.count("Warning") == 1
+    for part in (
+        f"in {clone.resolve()}, whose",
+        f"in {installed.resolve()}, which",
+        "pip install -e .",
+    ):
+        assert part in done.stderr
+    assert "run Python in another folder or use the rml command" in done.stderr
+    refused = run_in(clone, installed, RML_PURE="0")
+    assert refused.returncode == 1
+    assert f"in {installed.resolve()}, which has them" in refused.stderr
+    assert run_in(clone, installed, RML_PURE="1").stderr == ""
+
+
+def test_sources_that_hide_nothing_are_not_blamed(clone, installed):
+    for kernels in installed.glob("rml/_kernels/*"):
+        kernels.unlink()
+    said = run_in(clone, installed, clone).stderr
+    assert "rml has no compiled kernels; reinstall it with a C compiler" in said
+    assert "hide" not in said
 
 
 @pytest.mark.skipif(not BUILT, reason="nothing is compiled in this installation")

@@ -38,9 +38,10 @@ def test_variables(machine):
     assert threads.default_threads() == (2, why)
     machine.setenv("RML_THREADS", "99")
     assert threads.default_threads()[0] == 8
-    machine.setenv("RML_THREADS", "many")
-    with pytest.raises(ArgumentError, match="RML_THREADS='many'"):
-        threads.default_threads()
+    for nonsense in ("many", "0", "-1", "1.5", "²", "٣", "4,2", "1e3", "9" * 5000):
+        machine.setenv("RML_THREADS", nonsense)
+        with pytest.raises(ArgumentError, match=f"RML_THREADS='{nonsense}'"):
+            threads.default_threads()
 
 
 def test_a_wish(machine, caplog):
