@@ -27,7 +27,7 @@ from rml.cli.parsing import Command
 __all__ = ["command"]
 
 
-@click.command("bench", cls=Command)
+@click.command("bench", cls=Command, only_model=True)
 @options(*(name for name in MODEL_OPTIONS if name not in {"ctx_size", "batch_size"}))
 @option("batch_size", default=512, show_default=True)
 @click.option("-p", "--n-prompt", type=click.IntRange(0), default=512, show_default=True)

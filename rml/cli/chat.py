@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 import rml
 from rml.cli.console import answer, prompt_progress, say
@@ -13,7 +14,7 @@ from rml.cli.models import load
 from rml.cli.options import MODEL_OPTIONS, SAMPLING_OPTIONS, options, sampling_arguments
 from rml.cli.parsing import Command
 from rml.cli.prompts import read_prompt
-from rml.cli.timings import report
+from rml.cli.timings import ROOM, report
 from rml.errors import RmlError, TemplateError
 
 __all__ = ["command"]
@@ -24,6 +25,7 @@ _HELP = """\
 /help    this list
 Ctrl-C   stop the answer; at the prompt, leave
 A line that ends with a backslash goes on in the next one."""
+_TALK_ROOM = f"/reset begins anew, {ROOM}, --truncate left leaves out the oldest turns"
 
 
 @click.command("chat", cls=Command)
@@ -35,17 +37,23 @@ A line that ends with a backslash goes on in the next one."""
 def command(
     question: str | None,
     prompt: str | None,
-    file: Path | None,
+    file: tuple[Path, ...],
     **values: Any,  # noqa: ANN401 - the shared options
 ) -> None:
     """Chat with a model, or answer one QUESTION.
 
-    A known model that is not on this machine is fetched first. The question may also come from -p,
-    from a file (-f) or from stdin.
+    The question may also come from -p, from files (-f) and from stdin; several are joined with a
+    blank line between, QUESTION last. A first word that is the name of a model, or a model's file,
+    is the model; a known one that is not on this machine is fetched.
     """
+    source = click.get_current_context().get_parameter_source("system")
+    if values["raw"] and source is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--system belongs to a template, and --raw uses none")
     arguments = sampling_arguments(values)
-    single = question is not None or prompt is not None or file is not None
-    one = read_prompt(question, prompt, file) if single or not sys.stdin.isatty() else None
+    single = question is not None or prompt is not None or file
+    one = None
+    if single or sys.stdin is None or not sys.stdin.isatty():
+        one = read_prompt(question, prompt, file, escape=values["escape"])
     if one is not None and not one.strip():
         raise click.UsageError("the question is empty")
     with load(values, download=True) as model, model.session() as session:
@@ -56,7 +64,7 @@ def command(
             )
         talk = _Conversation(model, session, values, arguments)
         if one is not None:
-            if talk.answer(one).finish_reason == "cancelled":
+            if talk.answer(one, advice=ROOM).finish_reason == "cancelled":
                 raise click.exceptions.Exit(130)
         else:
             say(f"{values['model']}, context {model.n_ctx} tokens. /help lists the commands.")
@@ -76,6 +84,9 @@ class _Conversation:
         self._model = model
         self._session = session
         self._values = values
+        self._n_given = "max_tokens" in arguments
+        if values["raw"]:  # a completion of raw text, too, goes on to the end in a chat
+            arguments = {"max_tokens": -1, **arguments}
         self._arguments = {**arguments, "session": session, "progress": prompt_progress()}
         self.reset()
 
@@ -84,10 +95,11 @@ class _Conversation:
         system = self._values["system"]
         self._messages = [{"role": "system", "content": system}] if system else []
 
-    def answer(self, text: str) -> "rml.Completion":
+    def answer(self, text: str, *, advice: str = _TALK_ROOM) -> "rml.Completion":
         """Print the model's answer to `text`; both join the conversation when it is done.
 
-        Ctrl-C ends the answer, and what was said of it stays in the conversation.
+        Ctrl-C ends the answer, and what was said of it stays in the conversation. `advice` is what
+        helps against a full context.
         """
         messages = [*self._messages, {"role": "user", "content": text}]
         with self._stream(text, messages) as stream, on_interrupt(stream.cancel):
@@ -102,12 +114,7 @@ class _Conversation:
             self._messages = [*messages, {"role": "assistant", "content": result.text}]
         if result.finish_reason == "cancelled":
             say("[stopped]")
-        elif result.finish_reason == "length" and "max_tokens" not in self._arguments:
-            say(
-                "[the context is full; /reset begins anew, -c sets a larger one, --truncate left "
-                "leaves out the oldest turns]"
-            )
-        report(result)
+        report(result, n_given=self._n_given, advice=advice)
         return result
 
     def _stream(self, text: str, messages: list[dict[str, str]]) -> "rml.Stream":

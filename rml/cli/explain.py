@@ -35,14 +35,11 @@ _SIZES = (
 )
 
 
-@click.command("explain", cls=Command)
-@click.argument("name", required=False, metavar="[MODEL]")
+@click.command("explain", cls=Command, only_model=True)
 @options("model", "ctx_size", "batch_size", "output")
-def command(
-    name: str | None, model: str, ctx_size: int | None, batch_size: int | None, output: str
-) -> None:
+def command(model: str, ctx_size: int | None, batch_size: int | None, output: str) -> None:
     """Explain the recipe of MODEL and the memory that it needs, without loading it."""
-    with rml.open_checkpoint(locate(name or model)) as checkpoint:
+    with rml.open_checkpoint(locate(model)) as checkpoint:
         config = ModelConfig.from_checkpoint(checkpoint)
         weights = sum(tensor.n_bytes for tensor in checkpoint.tensors.values())
         path = checkpoint.path

@@ -12,9 +12,12 @@ from typing import Any, TypeVar
 
 import click
 
+from rml.cli.escapes import given_text
+
 __all__ = [
     "MODEL_OPTIONS",
     "SAMPLING_OPTIONS",
+    "VARIABLES",
     "load_arguments",
     "option",
     "options",
@@ -216,8 +219,18 @@ _TABLE: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "file": (
         ("-f", "--file"),
         {
-            "type": click.Path(exists=True, dir_okay=False, path_type=Path),
-            "help": "Read the prompt from a file.",
+            "multiple": True,
+            "type": click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+            "help": "Read a file, before a text that is given, too (repeatable); -: stdin.",
+        },
+    ),
+    "escape": (
+        ("--escape/--no-escape", "-e"),
+        {
+            "default": True,
+            "show_default": True,
+            "help": r"Read \n, \t, \r, \", \', \\ and \xHH in a text of the command line, in -r "
+            "and in --dry-sequence-breaker.",
         },
     ),
     "prompt": (("-p", "--prompt"), {"metavar": "TEXT", "help": "The prompt, as an option."}),
@@ -264,20 +277,40 @@ _PASSED_ON = (
     "ignore_eos",
     "truncate",
 )
-SAMPLING_OPTIONS = ("n_predict", "stop", "seed", *_PASSED_ON, "dry_breakers", "logit_bias")
+SAMPLING_OPTIONS = (
+    *("n_predict", "stop", "seed", *_PASSED_ON, "dry_breakers", "logit_bias"),
+    "escape",
+)
+
+
+def _long_flags(flags: tuple[str, ...]) -> list[str]:
+    """List the long flags as the environment spells them."""
+    positive = [flag.partition("/")[0] for flag in flags]
+    return [flag[2:].replace("-", "_").upper() for flag in positive if flag[1] == "-"]
+
+
+# What may follow RML_ARG_.
+VARIABLES = frozenset(name for flags, _keywords in _TABLE.values() for name in _long_flags(flags))
+
+
+class _OneText(click.types.StringParamType):
+    """A text that may be given several times; in the environment it is one, spaces and all."""
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """Take the variable as it is."""
+        return [rv]
 
 
 def option(name: str, **changes: Any) -> Callable[[_F], _F]:  # noqa: ANN401 - click's keywords
     """Make the decorator for one option of the table, with some of click's keywords changed."""
     flags, keywords = _TABLE[name]
-    long_flags = [flag.lstrip("-").replace("-", "_").upper() for flag in flags if flag[1] == "-"]
     prefixes = ["RML_ARG_"]
     if os.environ.get("RML_LLAMA_ENV") == "1":
         prefixes.append("LLAMA_ARG_")
-    variables = [prefix + flag for prefix in prefixes for flag in long_flags]
-    if not keywords.get("multiple"):
-        keywords = {"envvar": variables, **keywords}
-    return click.option(*flags, name, **{**keywords, **changes})
+    variables = [prefix + flag for prefix in prefixes for flag in _long_flags(flags)]
+    if keywords.get("multiple"):
+        keywords = {"type": _OneText(), **keywords}
+    return click.option(*flags, name, **{"envvar": variables, **keywords, **changes})
 
 
 def options(*names: str) -> Callable[[_F], _F]:
@@ -308,7 +341,7 @@ def _template(text: str | None) -> str | None:
     """Source from a file, or the name of one of the model's templates."""
     if text is None or not Path(text).is_file():
         return text
-    return Path(text).read_text(encoding="utf-8")
+    return Path(text).read_text(encoding="utf-8-sig")
 
 
 def _kv_type(keys: str | None, values: str | None) -> str | None:
@@ -325,18 +358,25 @@ def sampling_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     What was not given is left out, so that the model's own settings apply.
     """
     given = {name: values[name] for name in _PASSED_ON if values[name] is not None}
-    n_predict = values["n_predict"]
-    if n_predict is not None and n_predict >= 0:
-        given["max_tokens"] = n_predict
+    if values["n_predict"] is not None:
+        given["max_tokens"] = values["n_predict"]
     if values["seed"] is not None and values["seed"] >= 0:
         given["seed"] = values["seed"]
     if values["stop"]:
-        given["stop"] = list(values["stop"])
+        given["stop"] = [_read(text, "-r", values) for text in values["stop"]]
     if values["dry_breakers"]:
-        given["dry_breakers"] = [text for text in values["dry_breakers"] if text != "none"]
+        given["dry_breakers"] = [
+            _read(text, "--dry-sequence-breaker", values)
+            for text in values["dry_breakers"]
+            if text != "none"
+        ]
     if values["logit_bias"]:
         given["logit_bias"] = dict(_bias(text) for text in values["logit_bias"])
     return given
+
+
+def _read(text: str, flag: str, values: Mapping[str, Any]) -> str:
+    return given_text(text, flag, escape=values.get("escape", True))
 
 
 def _bias(text: str) -> tuple[int, float]:

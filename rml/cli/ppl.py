@@ -1,5 +1,6 @@
 """``rml ppl FILE``: perplexity of a text; `rml.generation.perplexity` says what it means."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from rml.cli.console import line_progress, print_json
 from rml.cli.models import load
 from rml.cli.options import MODEL_OPTIONS, options
 from rml.cli.parsing import Command
-from rml.cli.prompts import read_prompt
+from rml.cli.prompts import piped, read_prompt
 from rml.generation.perplexity import Perplexity, perplexity
 
 __all__ = ["command"]
@@ -24,7 +25,7 @@ _CHUNK = 512  # llama-perplexity's default
 @options("output")
 def command(
     text_file: Path | None,
-    file: Path | None,
+    file: tuple[Path, ...],
     chunks: int | None,
     output: str,
     **values: Any,  # noqa: ANN401 - the shared options
@@ -32,11 +33,10 @@ def command(
     """Measure how well a model predicts the text in FILE; the lower, the better.
 
     The text is cut into chunks of -c tokens (default: 512), and the second half of each is scored,
-    as llama-perplexity does. Without FILE, or with -, the text is read from stdin.
+    as llama-perplexity does. Without FILE, or with -, the text is read from stdin. A first word
+    that is the name of a model, or a model's file, is the model.
     """
-    if text_file is not None and file is not None:
-        raise click.UsageError("give the file once: as an argument or with -f")
-    text = _read(file or text_file)
+    text = _read([*file, *([] if text_file is None else [text_file])])
     with load(values) as model:
         chunk = model.n_ctx if values["ctx_size"] is not None else min(_CHUNK, model.n_ctx)
         tokenizer = model.tokenizer
@@ -69,12 +69,18 @@ def command(
             )
 
 
-def _read(path: Path | None) -> str:
-    if path is None or str(path) == "-":
-        return read_prompt(None, None, None)
-    if not path.is_file():
-        raise click.UsageError(f"{path}: there is no such file")
-    return read_prompt(None, None, path)
+def _read(files: Sequence[Path]) -> str:
+    """Read the one text; of two joined, the number would mean nothing."""
+    if len(files) > 1:
+        raise click.UsageError("give the file once: as an argument or with -f")
+    for file in files:
+        if str(file) == "-":
+            break
+        if not file.exists():
+            raise click.UsageError(f"{file}: there is no such file")
+        if piped():
+            raise click.UsageError(f"two texts were given, {file} and stdin: give one")
+    return read_prompt(None, None, files)
 
 
 def _show() -> Any:  # noqa: ANN401 - a callback

@@ -21,14 +21,16 @@ __all__ = ["command"]
 def command(
     text: str | None,
     prompt: str | None,
-    file: Path | None,
+    file: tuple[Path, ...],
     **values: Any,  # noqa: ANN401 - the shared options
 ) -> None:
     """Complete TEXT as it is, without a chat template.
 
-    TEXT may also come from -p, from a file (-f) or from stdin. Nothing is fetched: see rml pull.
+    TEXT may also come from -p, from files (-f) and from stdin; several are joined with a blank line
+    between, TEXT last. A first word that is the name of a model, or a model's file, is the model.
+    Nothing is fetched: see rml pull.
     """
-    words = read_prompt(text, prompt, file)
+    words = read_prompt(text, prompt, file, escape=values["escape"])
     arguments = sampling_arguments(values)
     with load(values) as model:
         stream = model.stream(
@@ -44,4 +46,4 @@ def command(
             last = piece.text or last
         if not last.endswith("\n"):
             answer("\n")
-        report(stream.result())
+        report(stream.result(), n_given="max_tokens" in arguments)

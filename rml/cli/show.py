@@ -32,17 +32,14 @@ _FIRST = 8  # values of a long array, or of a tensor
 _CHUNK = 1 << 22  # values of a tensor that are expanded at a time, about
 
 
-@click.command("show", cls=Command)
-@click.argument("name", required=False, metavar="[MODEL]")
+@click.command("show", cls=Command, only_model=True)
 @click.option("--tensor", metavar="NAME", help="Look at one tensor's values.")
 @click.option("--key", metavar="KEY", help="Print one metadata value in full.")
 @click.option("--tensors", is_flag=True, help="List every tensor.")
 @options("model", "output")
-def command(
-    name: str | None, model: str, tensor: str | None, key: str | None, tensors: bool, output: str
-) -> None:
+def command(model: str, tensor: str | None, key: str | None, tensors: bool, output: str) -> None:
     """Show metadata, tensors, parameters and memory of MODEL."""
-    with rml.open_checkpoint(locate(name or model)) as checkpoint:
+    with rml.open_checkpoint(locate(model)) as checkpoint:
         if key is not None:
             _show_key(checkpoint, key, output)
         elif tensor is not None:

@@ -12,7 +12,7 @@ from rml.cli.models import locate
 from rml.cli.nasty_texts import NASTY_TEXTS
 from rml.cli.options import options
 from rml.cli.parsing import Command
-from rml.cli.prompts import read_prompt
+from rml.cli.prompts import piped, read_prompt
 
 __all__ = ["command"]
 
@@ -22,7 +22,7 @@ _SHOWN = 5  # tokens from a difference on
 
 @click.command("tok", cls=Command)
 @click.argument("text", required=False)
-@options("model", "prompt", "file")
+@options("model", "prompt", "file", "escape")
 @click.option("--no-bos", is_flag=True, help="Do not add the beginning-of-text token.")
 @click.option("--parse-special", is_flag=True, help="Read <|...|> and the like as control tokens.")
 @click.option("--ids", is_flag=True, help="Print the ids alone, as a list.")
@@ -37,7 +37,8 @@ def command(
     text: str | None,
     model: str,
     prompt: str | None,
-    file: Path | None,
+    file: tuple[Path, ...],
+    escape: bool,
     no_bos: bool,
     parse_special: bool,
     ids: bool,
@@ -45,12 +46,19 @@ def command(
     compare: str | None,
     output: str,
 ) -> None:
-    """Show the tokens of TEXT: their ids, bytes and borders. TEXT may come from stdin."""
-    if compare is not None:
-        given = (text, prompt, file) != (None, None, None)
-        _compare(model, compare, [read_prompt(text, prompt, file)] if given else None)
+    """Show the tokens of TEXT: their ids, bytes and borders.
+
+    TEXT may also come from -p, from files (-f) and from stdin; several are joined as in rml run. A
+    first word that is the name of a model, or a model's file, is the model.
+    """
+    if compare is not None and (text, prompt, file) == (None, None, ()):
+        given = piped()
+        _compare(model, compare, [given] if given else None)
         return
-    words = read_prompt(text, prompt, file)
+    words = read_prompt(text, prompt, file, escape=escape)
+    if compare is not None:
+        _compare(model, compare, [words])
+        return
     tokenizer = rml.load_tokenizer(locate(model))
     tokens = tokenizer.encode(words, add_special=not no_bos, parse_special=parse_special)
     if count:

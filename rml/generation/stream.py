@@ -312,7 +312,9 @@ class Stream:
             if self._cancelled:
                 return self._finish("cancelled")
             if len(ids) >= self._limit:
-                return self._finish("length")
+                asked = self._request.max_tokens
+                by_request = asked is not None and len(ids) >= asked
+                return self._finish("length", "max_tokens" if by_request else "context")
             start = time.perf_counter()
             token = sampler.sample(logits, session.position)
             self._sampling_seconds += time.perf_counter() - start

@@ -92,7 +92,7 @@ def _read_text(file: Path) -> str:
             raise CheckpointError(f"{file}: this is not a regular file")
         if file.stat().st_size > _MAX_TEMPLATE:
             raise CheckpointError(f"{file}: a template of more than {_MAX_TEMPLATE} bytes")
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{file}: cannot be read as UTF-8 text: {error}") from error
 

@@ -43,6 +43,21 @@ def test_an_empty_question_is_a_wrong_command_line(rml_command, toy_path, text):
     assert rml_command("chat", "-m", toy_path, text).exit_code == 2
 
 
+def test_a_pipe_and_a_question_are_joined(rml_command, toy_path):
+    args = ("chat", "-m", toy_path, *GREEDY, "--show-template")
+    result = rml_command(*args, "Summarize.", input="notes\n")
+    assert "<|im_start|>user\nnotes\n\nSummarize.<|im_end|>" in result.stderr
+
+
+def test_a_cut_answer_is_announced(rml_command, toy_path):
+    args = ("chat", "-m", toy_path, "-c", "40", "--ignore-eos", "hi")
+    cut = "[the answer is cut: the context is full with 40 tokens; -c N makes room for N tokens]\n"
+    assert rml_command(*args).stderr == cut
+    assert rml_command(*args, "-n", "99").stderr == cut
+    assert rml_command(*args, "--raw").stderr == cut
+    assert rml_command(*args, "-n", "3").stderr == ""
+
+
 def test_the_template_is_shown_on_stderr(rml_command, toy_path):
     result = rml_command("chat", "-m", toy_path, *GREEDY, "--show-template", "--system", "S", "hi")
     assert result.stderr == (
@@ -60,6 +75,15 @@ def test_a_system_prompt_changes_the_answer(rml_command, toy_path, flag):
 def test_raw_gives_the_model_the_text_alone(rml_command, toy_path):
     raw = rml_command("chat", "-m", toy_path, *GREEDY, "--raw", "the cat").stdout
     assert raw == rml_command("run", "-m", toy_path, *GREEDY, "the cat").stdout
+
+
+def test_raw_has_no_place_for_a_system_prompt(rml_command, toy_path, monkeypatch):
+    args = ("chat", "-m", toy_path, *GREEDY, "--raw", "hi")
+    refused = rml_command(*args, "--system", "S")
+    assert refused.exit_code == 2
+    assert "--raw uses none" in refused.stderr
+    monkeypatch.setenv("RML_ARG_SYSTEM", "S")  # a default, for conversations
+    assert rml_command(*args).exit_code == 0
 
 
 def test_a_template_from_a_file(rml_command, toy_path, tmp_path):
@@ -237,6 +261,15 @@ def test_ctrl_c_stops_the_answer_and_then_leaves(terminal, toy_path):
     time.sleep(0.5)  # readline shows the prompt a moment before it listens to signals
     chat.send("\x03")
     assert chat.end() == 130
+
+
+def test_a_cut_turn_says_how_to_go_on(terminal, toy_path):
+    chat = terminal("-m", toy_path, "-c", "40", "--ignore-eos", "--temp", "0", "-n", "99")
+    chat.read_until("> ")
+    chat.send("hi\n")
+    chat.read_until("[the answer is cut: the context is full with 40 tokens; /reset begins anew")
+    chat.send("/exit\n")
+    assert chat.end() == 0
 
 
 def test_a_turn_that_fails_does_not_end_the_chat(terminal, toy_path):

@@ -3,10 +3,9 @@
 import io
 import sys
 
-import click
 import pytest
 
-from rml.cli import console, prompts
+from rml.cli import console
 
 
 @pytest.mark.parametrize(
@@ -88,44 +87,3 @@ def test_the_progress_of_a_prompt_leaves_an_empty_line(capsys, monkeypatch):
     assert capsys.readouterr().err == f"\r{line}"
     show(1000, 1000)
     assert capsys.readouterr().err == f"\r{' ' * len(line)}\r"
-
-
-class Stdin:
-    def __init__(self, data=b"", tty=False):
-        self.buffer = io.BytesIO(data)
-        self.isatty = lambda: tty
-
-
-@pytest.mark.parametrize(
-    ("argument", "option", "stdin", "expected"),
-    [
-        ("a", None, b"", "a"),
-        (None, "b", b"", "b"),
-        (None, None, b"c\n", "c"),
-        (None, None, b"c\r\n", "c"),
-        (None, None, b"c\n\n", "c\n"),
-        ("-", None, b"c \n", "c "),
-        ("a\n", None, b"x", "a\n"),
-        ("", None, b"x", ""),
-        (None, None, "é".encode(), "é"),
-    ],
-)
-def test_where_a_prompt_comes_from(monkeypatch, argument, option, stdin, expected):
-    monkeypatch.setattr(sys, "stdin", Stdin(stdin))
-    assert prompts.read_prompt(argument, option, None) == expected
-
-
-def test_a_prompt_from_a_file(tmp_path):
-    (tmp_path / "p").write_bytes("straße\n".encode())
-    assert prompts.read_prompt(None, None, tmp_path / "p") == "straße"
-    (tmp_path / "q").write_bytes(b"\xff")
-    with pytest.raises(click.UsageError, match="q is not UTF-8"):
-        prompts.read_prompt(None, None, tmp_path / "q")
-    with pytest.raises(click.UsageError, match="once"):
-        prompts.read_prompt("a", None, tmp_path / "p")
-
-
-def test_no_prompt_at_a_terminal(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", Stdin(tty=True))
-    with pytest.raises(click.UsageError, match="no text"):
-        prompts.read_prompt(None, None, None)

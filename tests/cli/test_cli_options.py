@@ -83,7 +83,7 @@ def test_a_short_flag_may_touch_its_value():
 
 def test_minus_one_and_zero_mean_no_limit():
     values, _ = parse(["-n", "-1", "-s", "-1", "-c", "0"])
-    assert sampling_arguments(values) == {}
+    assert sampling_arguments(values) == {"max_tokens": -1}
     assert load_arguments(values) == {}
     assert sampling_arguments(parse(["-n", "0"])[0]) == {"max_tokens": 0}
 
@@ -111,10 +111,29 @@ def test_names_are_those_of_the_library():
         ("RML_ARG_TEMPERATURE", "0.3", "temperature", 0.3),
         ("RML_ARG_CACHE_TYPE_K", "f32", "cache_type_k", "f32"),
         ("RML_ARG_OFFLINE", "on", "offline", True),
+        ("RML_ARG_ESCAPE", "0", "escape", False),
+        ("RML_ARG_STOP", "The end.", "stop", ("The end.",)),
+        ("RML_ARG_DRY_SEQUENCE_BREAKER", "a b", "dry_breakers", ("a b",)),
     ],
 )
 def test_the_environment(variable, text, name, value):
     assert parse([], env={variable: text})[0][name] == value
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [("RML_ARG_CTX_SIZE", "many"), ("RML_ARG_OFFLINE", "maybe"), ("RML_ARG_COMPUTE", "int4")],
+)
+def test_a_wrong_value_in_the_environment_is_named(variable, text):
+    with pytest.raises(click.UsageError, match=f"from the environment: {variable}"):
+        parse([], env={variable: text})
+
+
+def test_a_variable_that_sets_nothing_is_named():
+    env = {"RML_ARG_TEMPRATURE": "0", "RML_ARG_N_GPU_LAYERS": "99", "RML_ARG_TEMP": "0"}
+    values, output = parse([], env=env)
+    assert output == "rml: no flag is set by RML_ARG_TEMPRATURE\n"
+    assert values["temperature"] == 0
 
 
 def test_the_command_line_wins_over_the_environment():
@@ -180,6 +199,13 @@ def test_keys_and_values_of_different_types_are_refused():
     assert load_arguments(parse(["-ctv", "f32"])[0]) == {"kv_type": "f32"}
 
 
+def test_escapes_in_stop_strings_and_breakers():
+    args = ["-r", r"\n\n", "--dry-sequence-breaker", r"a\tb"]
+    assert sampling_arguments(parse(args)[0]) == {"stop": ["\n\n"], "dry_breakers": ["a\tb"]}
+    plain = sampling_arguments(parse([*args, "--no-escape"])[0])
+    assert plain == {"stop": [r"\n\n"], "dry_breakers": [r"a\tb"]}
+
+
 @pytest.mark.parametrize("text", ["x+1", "5", "+1", "5+", "5*3", ""])
 def test_a_logit_bias_that_cannot_be_read(text):
     values, _ = parse(["-l", text])
@@ -189,7 +215,7 @@ def test_a_logit_bias_that_cannot_be_read(text):
 
 def test_a_template_is_a_file_or_a_name(tmp_path):
     path = tmp_path / "t.jinja"
-    path.write_text("{{ messages }}")
+    path.write_text("\ufeff{{ messages }}", encoding="utf-8")
     assert load_arguments({"chat_template": str(path)}) == {"chat_template": "{{ messages }}"}
     assert load_arguments({"chat_template": "tool_use"}) == {"chat_template": "tool_use"}
 

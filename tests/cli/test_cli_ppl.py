@@ -83,8 +83,16 @@ def test_refused(rml_command, toy_path, args, text, code, message):
     assert any(part in result.stderr for part in message.split("|"))
 
 
-def test_the_file_is_given_once(rml_command, toy_path, file):
+def test_the_text_is_given_once(rml_command, toy_path, file):
     result = rml_command("ppl", "-m", toy_path, file, "-f", file)
-
     assert result.exit_code == 2
     assert "once" in result.stderr
+    result = rml_command("ppl", "-m", toy_path, file, input="another")
+    assert result.exit_code == 2
+    assert "give one" in result.stderr
+
+
+def test_a_byte_order_mark_is_not_measured(rml_command, toy_path, file, expected):
+    file.write_text(f"\ufeff{TEXT}", encoding="utf-8")
+    result = rml_command("ppl", "-m", toy_path, "-c", 64, "-o", "json", file)
+    assert json.loads(result.stdout)["perplexity"] == pytest.approx(expected.value)

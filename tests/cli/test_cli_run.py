@@ -35,7 +35,7 @@ def test_the_prompt_is_shown_on_request(rml_command, toy_path, expected):
     assert result.stdout == "the cat\n"
 
 
-@pytest.mark.parametrize("how", ["-p", "stdin", "-", "-f"])
+@pytest.mark.parametrize("how", ["-p", "stdin", "-", "-f", "-f -"])
 def test_where_the_text_comes_from(rml_command, toy_path, expected, how, tmp_path):
     (tmp_path / "prompt").write_text("the cat\n")
     args, text = {
@@ -43,9 +43,39 @@ def test_where_the_text_comes_from(rml_command, toy_path, expected, how, tmp_pat
         "stdin": ([], "the cat\n"),
         "-": (["-"], "the cat\n"),
         "-f": (["-f", tmp_path / "prompt"], None),
+        "-f -": (["-f", "-"], "the cat\n"),
     }[how]
     result = rml_command("run", "-m", toy_path, *GREEDY, *args, input=text)
     assert result.stdout == ended(expected)
+
+
+def test_texts_are_joined(rml_command, toy_path, tmp_path):
+    (tmp_path / "a").write_text("\ufefffile\n", encoding="utf-8")
+    args = (
+        "run",
+        "-m",
+        toy_path,
+        "-n",
+        "0",
+        "--display-prompt",
+        "-f",
+        tmp_path / "a",
+        r"the\ttext",
+    )
+    assert rml_command(*args, input="piped\n").stdout == "piped\n\nfile\n\nthe\ttext\n"
+    assert rml_command(*args, "--no-escape").stdout == "file\n\nthe\\ttext\n"
+
+
+def test_a_cut_answer_is_announced(rml_command, toy_path):
+    def said(*args):
+        return rml_command("run", "-m", toy_path, "--ignore-eos", *args, "the cat").stderr
+
+    cut = "[the answer is cut: the context is full with 40 tokens; -c N makes room for N tokens]\n"
+    assert said("-c", "40", "-n", "99") == cut
+    assert said("-c", "40") == cut
+    assert said("-c", "40", "-n", "-1") == cut
+    assert said("-n", "5") == ""
+    assert said("-n", "0") == ""
 
 
 def test_a_hugging_face_folder(rml_command, toy_path):

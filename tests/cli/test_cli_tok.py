@@ -54,6 +54,11 @@ def test_text_from_stdin(rml_command, toy_path, tokenizer):
     assert json.loads(result.stdout) == tokenizer.encode("the cat")
 
 
+def test_texts_are_joined(rml_command, toy_path, tokenizer):
+    result = rml_command("tok", "-m", toy_path, "--ids", r"the\ncat", input="notes\n")
+    assert json.loads(result.stdout) == tokenizer.encode("notes\n\nthe\ncat")
+
+
 def test_borders_are_coloured_on_a_terminal(rml_command, toy_path, monkeypatch):
     monkeypatch.setattr("rml.cli.tok.uses_color", lambda: True)
     result = rml_command("tok", "-m", toy_path, "the cat", color=True)

@@ -407,7 +407,7 @@ def test_folder(folder):
     (folder / "generation_config.json").write_text('{"eos_token_id": [2, 5]}')
     (folder / "chat_template.jinja").write_text("x")
     (folder / "additional_chat_templates").mkdir()
-    (folder / "additional_chat_templates" / "rag.jinja").write_text("y")
+    (folder / "additional_chat_templates" / "rag.jinja").write_bytes("\ufeffy".encode())
 
     for path in (folder, str(folder), folder / "tokenizer.json", folder / "model.safetensors"):
         tokenizer = load_tokenizer(path)
