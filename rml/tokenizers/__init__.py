@@ -3,7 +3,9 @@
 Reading order: `tokenizer` (the public class) and `special_tokens`; `pretokenize` (how text is cut
 into words), `bpe` and `byte_level`; `sentencepiece`; then where they come from: `gguf_tokenizer`
 with `vocabulary`, `json_tokenizer` with `json_stages` and `char_bpe`, and `loading`. For chat:
-`chat_template`, with `template_sandbox`, `template_guard` and `marked_text` behind it.
+`chat_template`, with `chat_messages` and `content_forms` (what messages may hold, and the form in
+which a template reads it), `template_sandbox`, `template_guard` and `marked_text` behind it;
+`template_source` and `builtin_templates` (where templates come from).
 """
 
 from importlib import import_module

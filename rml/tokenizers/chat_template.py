@@ -6,32 +6,29 @@ the template wrote from the content of messages, so that no content can forge a 
 """
 
 import datetime as dt
-import json
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Any, Final
 
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
 from rml.errors import ArgumentError, TemplateError
 from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
-from rml.tokenizers.marked_text import MarkedText, NullText
+from rml.tokenizers.chat_messages import is_text_part, prepared, with_parsed_calls
+from rml.tokenizers.content_forms import readable
+from rml.tokenizers.marked_text import MarkedText
+from rml.tokenizers.template_names import names_of
 from rml.tokenizers.template_sandbox import RefusalError, Sandbox
+from rml.tokenizers.template_source import MAX_TEMPLATE, looks_like_a_reference, read_template
 
-# ruff: noqa: ANN401, SIM905  # words in a row read better than a list; a template's values are whatever messages hold
+# ruff: noqa: ANN401  # a template's values are whatever messages hold
 
 __all__ = ["UNSET", "ChatTemplate", "Unset"]
 
 _MAX_REASON: Final = 1000  # characters of an error message
-_MAX_SOURCE: Final = 1 << 20  # characters; the longest in use have 30 000
-
-# Roles are part of a prompt's frame: some templates write them into a control token, as in
-# '<|' + role + '|>'. Only these words count so; any other role is content.
-_ROLES: Final = frozenset(
-    "assistant bot context developer document documents function human ipython model observation "
-    "system tool tool_call tool_calls tool_response tool_responses user".split()
-)
 
 
 class Unset(Enum):
@@ -53,31 +50,51 @@ class ChatTemplate:
     Parameters
     ----------
     source : str
-        Jinja source.
+        Jinja source. Names are for `builtin`, files for `from_file`.
+
+    Attributes
+    ----------
+    source : str
+        As given.
+    variables : frozenset of str
+        Names of the variables that it reads, in any of its branches.
+    inputs : frozenset of str
+        Those that it never sets itself.
 
     Raises
     ------
     TemplateError
-        It does not compile.
+        It does not compile, or is the name of a template or file.
     """
 
     def __init__(self, source: str) -> None:
         if not isinstance(source, str):
-            raise ArgumentError(f"a chat template is a str, not {type(source).__name__}")
-        if len(source) > _MAX_SOURCE:
+            raise ArgumentError(
+                f"a chat template is a str of Jinja source, not {type(source).__name__}; "
+                "ChatTemplate.from_file reads a file"
+            )
+        if len(source) > MAX_TEMPLATE:
             raise TemplateError(
-                f"the chat template has {len(source)} characters; at most {_MAX_SOURCE} are read"
+                f"the chat template has {len(source)} characters; at most {MAX_TEMPLATE} are read"
+            )
+        if looks_like_a_reference(source):
+            raise TemplateError(
+                f"{source[:200]!r} is no Jinja source; ChatTemplate.builtin makes a template from "
+                "its name, and ChatTemplate.from_file from a file"
             )
         self.source = source
         self._sandbox = Sandbox()
         try:
-            self._template = self._sandbox.from_string(source)
+            tree = self._sandbox.parse(source)
+            self._template = self._sandbox.from_string(tree)
+            self._names = names_of(tree)
         except TemplateSyntaxError as error:
             raise TemplateError(
                 f"the chat template does not compile: line {error.lineno}: {error.message}"
             ) from error
         except (RecursionError, MemoryError, SyntaxError, ValueError) as error:
             raise TemplateError(f"the chat template does not compile: {error}") from error
+        self.variables, self.inputs = self._names.variables, self._names.inputs
 
     @classmethod
     def builtin(cls, name: str) -> "ChatTemplate":
@@ -99,6 +116,22 @@ class ChatTemplate:
             raise TemplateError(f"no built-in chat template {name!r}; there are {known}")
         return cls(BUILTIN_TEMPLATES[name])
 
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> "ChatTemplate":
+        """Make a template from a file of Jinja source.
+
+        Parameters
+        ----------
+        path : str or path-like
+            UTF-8 text; a byte-order mark at its beginning is dropped.
+
+        Raises
+        ------
+        TemplateError
+            It cannot be read, is too large, or does not compile.
+        """
+        return cls(read_template(Path(path)))
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -113,8 +146,12 @@ class ChatTemplate:
         Parameters
         ----------
         messages : sequence of mapping
-            Each with "role" and "content" (a string, a list of parts, or None), and what else the
-            template reads. Tool-call arguments may be a mapping or its JSON text.
+            Each with "role" and "content", and what else the template reads. Content is a string
+            or a list of parts like ``{"type": "text", "text": ...}``, and gets the form that the
+            template reads in this place: texts of parts are joined without anything between, as
+            templates for parts write them, or a text becomes one part. A message without content
+            says something else, such as tool calls. Tool-call arguments may be a mapping or its
+            JSON text.
         tools : list, optional
             Tool descriptions; undefined in the template unless given.
         add_generation_prompt : bool
@@ -128,9 +165,12 @@ class ChatTemplate:
 
         Raises
         ------
+        ArgumentError
+            A message is malformed: it says nothing, or has a role that is neither a usual one nor
+            mentioned by the template.
         TemplateError
-            The template refuses the messages (with its own words), fails, or uses up its limits of
-            time and size.
+            The template refuses the messages (with its own words), does not read a part of them
+            that is no text, fails, or uses up its limits of time and size.
         """
         parts = self.render_parts(
             messages, tools, add_generation_prompt, now, continue_final_message, **variables
@@ -156,38 +196,45 @@ class ChatTemplate:
             raise ArgumentError(
                 "continue_final_message and add_generation_prompt exclude each other"
             )
-        prepared = [_prepared(message) for message in messages]
+        checked = prepared(messages, self._names)
         mark = ""
         if continue_final_message:
             mark = f"\ue000{secrets.token_hex(8)}\ue001 "
-            prepared[-1:] = [_with_mark(prepared, mark)]
+            checked[-1:] = [_with_mark(checked, mark)]
         given: dict[str, Any] = {
             name: MarkedText.written(value)
             if name.endswith("_token") and isinstance(value, str)
             else value
             for name, value in variables.items()
         }
-        given |= {"messages": prepared, "strftime_now": _clock(now)}
+        given |= {"messages": checked, "strftime_now": _clock(now)}
         if tools is not UNSET:
             given["tools"] = tools
         if add_generation_prompt is not UNSET:
             given["add_generation_prompt"] = add_generation_prompt
         given = {name: value for name, value in given.items() if value is not UNSET}
-        text = self._run(given, _adapted(prepared))
+        text = self._run(given)
         if mark:
             text = _cut_at(text, mark)
         return list(_parts(text))
 
-    def _run(self, variables: dict[str, Any], others: list[list[dict[str, Any]]]) -> MarkedText:
-        """Render; where that fails, once more with the messages in another form."""
-        sandbox = self._sandbox
+    def _run(self, variables: dict[str, Any]) -> MarkedText:
+        """Render; where that fails, once more with arguments of tool calls as mappings."""
+        guard, size = self._sandbox.guard, _size(variables)
+
+        def render(messages: Sequence[dict[str, Any]]) -> MarkedText:
+            context = self._template.new_context(variables | {"messages": messages})
+            return self._sandbox.join(self._template.root_render_func(context))
+
+        with guard.running(size):
+            messages = readable(variables["messages"], render, self._names)
         try:
-            with sandbox.guard.running(_size(variables)):
-                context = self._template.new_context(variables)
-                return sandbox.join(self._template.root_render_func(context))
+            with guard.running(size):
+                return render(messages)
         except Exception as error:
-            if others and not isinstance(error, SecurityError):
-                return self._run(variables | {"messages": others[0]}, others[1:])
+            parsed = with_parsed_calls(variables["messages"])
+            if parsed is not None and not isinstance(error, SecurityError):
+                return self._run(variables | {"messages": parsed})
             if isinstance(error, RefusalError):
                 raise TemplateError(str(error.message)) from None
             reason = str(error) if isinstance(error, SecurityError) else _described(error)
@@ -197,65 +244,6 @@ class ChatTemplate:
         return f"ChatTemplate({self.source[:40]!r}...)"
 
 
-def _prepared(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message as templates expect it; the caller's own stays as it is."""
-    if not isinstance(message, Mapping):
-        raise ArgumentError(f"a message is a mapping, not {type(message).__name__}: {message!r}")
-    prepared = dict(message)
-    if prepared.get("role") in _ROLES:
-        prepared["role"] = MarkedText.written(str(prepared["role"]))
-    if "content" in prepared and prepared["content"] is None:
-        prepared["content"] = NullText()
-    return prepared
-
-
-def _adapted(messages: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Other forms of the messages, for templates that do not read the given one.
-
-    The OpenAI interface gives arguments of tool calls as JSON text, and many templates read only
-    mappings; it allows content in parts, and many read only text.
-    """
-    forms = [list(messages)]
-    for change in (_with_parsed_calls, _with_joined_content):
-        changed = [change(message) for message in forms[-1]]
-        if any(new is not old for new, old in zip(changed, forms[-1], strict=True)):
-            forms.append(changed)
-    return forms[1:]
-
-
-def _with_parsed_calls(message: dict[str, Any]) -> dict[str, Any]:
-    calls = message.get("tool_calls")
-    if not isinstance(calls, list | tuple):
-        return message
-    parsed = [_parsed_call(call) for call in calls]
-    if all(new is old for new, old in zip(parsed, calls, strict=True)):
-        return message
-    return message | {"tool_calls": parsed}
-
-
-def _with_joined_content(message: dict[str, Any]) -> dict[str, Any]:
-    content = message.get("content")
-    if not isinstance(content, list | tuple):
-        return message
-    texts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
-    if not all(isinstance(text, str) for text in texts):
-        return message
-    return message | {"content": "".join(str(text) for text in texts)}
-
-
-def _parsed_call(call: Any) -> Any:
-    if not isinstance(call, Mapping):
-        return call
-    if isinstance(call.get("function"), Mapping):
-        function = _parsed_call(call["function"])
-        return call if function is call["function"] else {**call, "function": function}
-    try:
-        arguments = json.loads(call["arguments"])
-    except (KeyError, TypeError, ValueError, RecursionError):  # a mapping already, or not JSON
-        return call
-    return {**call, "arguments": arguments} if isinstance(arguments, dict) else call
-
-
 def _with_mark(messages: Sequence[Mapping[str, Any]], mark: str) -> dict[str, Any]:
     """Put a mark at the end of the last message's text, to find that end again."""
     last = dict(messages[-1]) if messages else {}
@@ -263,7 +251,7 @@ def _with_mark(messages: Sequence[Mapping[str, Any]], mark: str) -> dict[str, An
     if isinstance(content, str):
         last["content"] = content + mark
         return last
-    if isinstance(content, list | tuple) and content and "text" in content[-1]:
+    if isinstance(content, list) and is_text_part(content[-1]):
         last["content"] = [*content[:-1], {**content[-1], "text": content[-1]["text"] + mark}]
         return last
     raise ArgumentError("continue_final_message needs a last message with text content")

@@ -8,7 +8,7 @@ Transformers for the files beside it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rml.errors import TokenizerError
@@ -22,6 +22,7 @@ from rml.tokenizers.json_stages import (
 )
 from rml.tokenizers.sentencepiece import SPACE, WordCutter
 from rml.tokenizers.special_tokens import SpecialToken, SpecialTokens
+from rml.tokenizers.template_source import named_sources
 from rml.tokenizers.text_model import Parts, Prefix
 from rml.tokenizers.word_cache import WordCache
 
@@ -39,6 +40,7 @@ class Beside:
     generation_config: Mapping[str, Any]
     config: Mapping[str, Any]
     templates: Mapping[str, str]
+    processor_template: Mapping[str, Any] = field(default_factory=dict)  # chat_template.json
 
 
 class JsonModel:
@@ -287,7 +289,11 @@ def _with_ends(
         before=tuple(before),
         after=tuple(after),
         stop_ids=frozenset(i for i in stops if isinstance(i, int)),
-        chat_templates=_chat_templates(beside, where),
+        chat_templates={
+            **named_sources(beside.processor_template.get("chat_template"), where),
+            **named_sources(beside.tokenizer_config.get("chat_template"), where),
+            **beside.templates,
+        },
     )
 
 
@@ -333,16 +339,3 @@ def _template_ids(spec: Mapping[str, Any] | None, where: str) -> tuple[list[int]
     elif kind != "ByteLevel":  # which only moves offsets
         raise TokenizerError(f"{where}: the post_processor {kind!r} is not implemented")
     return before, after
-
-
-def _chat_templates(beside: Beside, where: str) -> dict[str, str]:
-    given = beside.tokenizer_config.get("chat_template")
-    if isinstance(given, list):
-        named = {entry["name"]: entry["template"] for entry in given}
-    else:
-        named = {} if given is None else {"default": given}
-    templates = {**named, **beside.templates}
-    for name, source in templates.items():
-        if not isinstance(name, str) or not isinstance(source, str):
-            raise TokenizerError(f"{where}: the chat template {name!r} is not a string")
-    return templates

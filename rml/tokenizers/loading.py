@@ -10,12 +10,12 @@ from rml.files.paths import as_path, is_folder, is_there
 from rml.files.strict_json import load_json
 from rml.memory_room import out_of_memory
 from rml.tokenizers.json_tokenizer import Beside
+from rml.tokenizers.template_source import read_template
 from rml.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["load_tokenizer"]
 
 _JSON: Final = "tokenizer.json"
-_MAX_TEMPLATE: Final = 1 << 20
 # Older forms, and what makes a tokenizer.json of them.
 _OLDER: Final = ("tokenizer.model", "vocab.json", "merges.txt", "tiktoken.model", "tekken.json")
 
@@ -28,8 +28,8 @@ def load_tokenizer(path: str | os.PathLike[str], *, pre: str | None = None) -> T
     path : str or path-like
         A GGUF file, also one that holds a vocabulary alone; a tokenizer.json; or a folder that
         holds one of them. Beside a tokenizer.json, what tokenizer_config.json,
-        special_tokens_map.json, generation_config.json, config.json and chat_template.jinja say
-        counts too.
+        special_tokens_map.json, generation_config.json, config.json, chat_template.jinja,
+        additional_chat_templates/ and chat_template.json say counts too.
     pre : str, optional
         Splitting rule to use instead of a GGUF file's own ``tokenizer.ggml.pre``.
 
@@ -63,15 +63,16 @@ def _beside(folder: Path) -> Beside:
     more = folder / "additional_chat_templates"
     for name in sorted(_names(more)) if is_folder(more) else ():
         if name.endswith(".jinja"):
-            templates[name.removesuffix(".jinja")] = _read_text(more / name)
+            templates[name.removesuffix(".jinja")] = read_template(more / name, CheckpointError)
     if is_there(folder / "chat_template.jinja"):
-        templates["default"] = _read_text(folder / "chat_template.jinja")
+        templates["default"] = read_template(folder / "chat_template.jinja", CheckpointError)
     return Beside(
         tokenizer_config=_optional(folder / "tokenizer_config.json"),
         special_tokens_map=_optional(folder / "special_tokens_map.json"),
         generation_config=_optional(folder / "generation_config.json"),
         config=_optional(folder / "config.json"),
         templates=templates,
+        processor_template=_optional(folder / "chat_template.json"),
     )
 
 
@@ -84,17 +85,6 @@ def _names(folder: Path) -> list[str]:
         return [entry.name for entry in folder.iterdir()]
     except OSError as error:
         raise CheckpointError(f"{folder}: the folder cannot be read: {error.strerror}") from error
-
-
-def _read_text(file: Path) -> str:
-    try:
-        if not file.is_file():
-            raise CheckpointError(f"{file}: this is not a regular file")
-        if file.stat().st_size > _MAX_TEMPLATE:
-            raise CheckpointError(f"{file}: a template of more than {_MAX_TEMPLATE} bytes")
-        return file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{file}: cannot be read as UTF-8 text: {error}") from error
 
 
 def _refuse_folder(folder: Path) -> None:

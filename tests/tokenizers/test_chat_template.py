@@ -157,8 +157,6 @@ def test_content_in_parts_serves_templates_that_need_text():
 
     assert render(CHATML, [message]) == render(CHATML)
     assert render("{{ messages[0].content[1].text }}", [message]) == "lo"
-    with pytest.raises(TemplateError, match="TypeError"):
-        render(CHATML, [{"role": "user", "content": [*parts, {"type": "image", "url": "x"}]}])
 
 
 def test_the_callers_messages_are_not_changed():
@@ -228,7 +226,7 @@ def test_parts_of_chatml():
 @pytest.mark.parametrize("role", ["user", "assistant", "system", "tool", "</s>"])
 def test_content_is_never_written(expression, role):
     message = {"role": role, "content": "<s>", "inner": "s"}
-    source = "{% set m = messages[0] %}{{ " + expression + " }}"
+    source = "{% set m = messages[0] %}{% set roles = ['</s>'] %}{{ " + expression + " }}"
 
     calls = {"echo": lambda _: "<s>"}
 
@@ -237,7 +235,9 @@ def test_content_is_never_written(expression, role):
 
 
 def test_a_forged_role_is_content():
-    assert written("{{ messages[0].role }}", [{"role": "<|im_end|>", "content": ""}]) == []
+    forged = [{"role": "<|im_end|>", "content": ""}]
+
+    assert written("{% set own = '<|im_end|>' %}{{ messages[0].role }}", forged) == []
     assert written("{{ messages[0].role }}", [{"role": "user", "content": ""}]) == ["user"]
 
 

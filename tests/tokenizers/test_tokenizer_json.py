@@ -417,6 +417,29 @@ def test_folder(folder):
         assert tokenizer.chat_templates == {"default": "x", "rag": "y"}
 
 
+def test_the_order_of_template_files(folder):
+    def templates():
+        return load_tokenizer(folder).chat_templates
+
+    def named(source):
+        tool_use = {"name": "tool_use", "template": "t"}
+        default = {"name": "default", "template": source}
+        return json.dumps({"chat_template": [tool_use, default]})
+
+    processor, config = folder / "chat_template.json", folder / "tokenizer_config.json"
+    processor.write_text('{"chat_template": "processor"}')
+    assert templates() == {"default": "processor"}
+    processor.write_text(named("processor"))
+    assert templates() == {"default": "processor", "tool_use": "t"}
+    config.write_text(named("config"))
+    assert templates() == {"default": "config", "tool_use": "t"}
+    config.write_text('{"chat_template": null}')
+    assert templates() == {"default": "processor", "tool_use": "t"}
+    (folder / "chat_template.jinja").write_bytes(b"\xef\xbb\xbfjinja")
+    assert templates() == {"default": "jinja", "tool_use": "t"}
+    assert load_tokenizer(folder).chat_template == "jinja"
+
+
 @pytest.mark.parametrize("name", ["tokenizer.model", "vocab.json", None])
 def test_folder_without_a_readable_tokenizer(tmp_path, name):
     if name:
