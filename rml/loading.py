@@ -21,6 +21,7 @@ from rml.llm.decoder import DecoderLM
 from rml.memory_room import out_of_memory
 from rml.model import Model
 from rml.tokenizers import Tokenizer, load_tokenizer
+from rml.tokenizers.template_source import is_jinja
 
 __all__ = ["load"]
 
@@ -43,7 +44,7 @@ def load(
     n_ctx: int | None = None,
     n_batch: int = 512,
     kv_type: str = "f16",
-    chat_template: str | None = None,
+    chat_template: str | os.PathLike[str] | None = None,
     pre: str | None = None,
     **other_names: Any,  # noqa: ANN401 - checked as what they stand for
 ) -> Model:
@@ -68,9 +69,9 @@ def load(
         Tokens of a prompt that are evaluated at a time: the grain of progress, and of Ctrl-C.
     kv_type : str
         How keys and values are stored: ``"f16"``, ``"f32"`` or ``"int8"``.
-    chat_template : str, optional
-        Jinja source to use instead of the model's template, or the name of one of several that the
-        model has.
+    chat_template : str or path-like, optional
+        What to use instead of the model's template: the name of another one of the model's or of
+        one that rml brings (``"chatml"``), a file, or Jinja source.
     pre : str, optional
         Splitting rule of the tokenizer, for a GGUF file that names none.
     **other_names
@@ -93,6 +94,8 @@ def load(
         If an argument is unknown or out of its range.
     OutOfMemory
         If `n_ctx` needs more memory than there is, or the process may not map the file.
+    TemplateError
+        If the file of a chat template cannot be read, or is none.
 
     Examples
     --------
@@ -147,13 +150,17 @@ def _assemble(path: Path, checkpoint: Checkpoint, arguments: dict[str, Any]) -> 
     else:
         n_ctx = checked_context(n_ctx, decoder.config, path, kv_type=kv_type, n_batch=n_batch)
     sampling, stop_ids = generation_defaults(checkpoint)
+    prompts = ChatPrompts(tokenizer, arguments["chat_template"], str(path))
+    if prompts.source is not None and is_jinja(prompts.source):
+        # Where the model is unpickled, a file may be missing or another one.
+        arguments = arguments | {"chat_template": prompts.source}
     return Model(
         path,
         checkpoint,
         decoder,
         tokenizer,
         sessions=SessionPool(decoder, checkpoint, n_ctx=n_ctx, kv_type=kv_type),
-        prompts=ChatPrompts(tokenizer, arguments["chat_template"], str(path)),
+        prompts=prompts,
         sampling=sampling,
         stop_ids=tokenizer.stop_ids | stop_ids,
         n_batch=n_batch,

@@ -177,15 +177,20 @@ class Model:
         Parameters
         ----------
         messages : sequence of mapping
-            Each with ``"role"`` and ``"content"``. No content can make a control token.
+            Each with ``"role"`` and ``"content"``: a text, or a list of parts like
+            ``{"type": "text", "text": ...}``. No content can make a control token.
         **options
             See `ChatOptions` and `GenerateOptions`; names of other tools are understood.
 
         Raises
         ------
         TemplateError
-            If the model has no chat template, or the template refuses the messages.
-        ArgumentError, ContextOverflow, NumericError
+            If the model has no chat template, or the template refuses the messages or does not read
+            the tools.
+        ArgumentError
+            As in `generate`, and if a message says nothing, has a role that nobody knows, or holds
+            what is no text.
+        ContextOverflow, NumericError
             As in `generate`.
         """
         return self.stream_chat(messages, **options).result()
@@ -321,12 +326,12 @@ class Model:
             End with the opening of an answer.
         **variables
             Further variables of the template, `now` (a datetime, for templates that write the date)
-            and `continue_final_message`.
+            and `continue_final_message`. A warning names those that the template does not read.
 
         Raises
         ------
-        TemplateError
-            If there is no template, or it refuses the messages.
+        TemplateError, ArgumentError
+            As in `chat`.
         """
         parts = self._prompts.parts(messages, tools, add_generation_prompt, variables)
         return "".join(text for text, _ in parts)

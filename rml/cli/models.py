@@ -7,11 +7,10 @@ from typing import Any
 import rml
 from rml.cli.console import bytes_text, progress_bar, say
 from rml.cli.options import load_arguments
-from rml.errors import ArgumentError, CheckpointError
+from rml.errors import CheckpointError
 from rml.files import locate as files
 from rml.files import pull
 from rml.files.known import KNOWN
-from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 
 __all__ = ["fetch", "load", "locate"]
 
@@ -67,13 +66,4 @@ def locate(name: str, *, offline: bool | None = None, download: bool = False) ->
 def load(values: Mapping[str, Any], *, download: bool = False) -> "rml.Model":
     """Open the model that a command's options name."""
     path = locate(values["model"], offline=values["offline"], download=download)
-    model = rml.load(path, **load_arguments(values))
-    name = values.get("chat_template")
-    templates = BUILTIN_TEMPLATES | model.tokenizer.chat_templates
-    if name and not (name in templates or "{" in name or Path(name).is_file()):
-        model.close()
-        raise ArgumentError(
-            f"--chat-template {name}: there is no such file, and the templates known by name are: "
-            f"{', '.join(sorted(templates))}"
-        )
-    return model
+    return rml.load(path, **load_arguments(values))

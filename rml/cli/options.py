@@ -67,7 +67,7 @@ _TABLE: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "chat_template": (
         ("--chat-template", "--chat-template-file"),
-        {"metavar": "NAME|FILE", "help": "Another of the model's templates, or a Jinja file."},
+        {"metavar": "NAME|FILE", "help": "Another template: its name, a file, or Jinja source."},
     ),
     "system": (
         ("-sys", "--system", "--system-prompt"),
@@ -332,16 +332,9 @@ def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
         "n_ctx": values.get("ctx_size") or None,
         "n_batch": values.get("batch_size"),
         "kv_type": _kv_type(values.get("cache_type_k"), values.get("cache_type_v")),
-        "chat_template": _template(values.get("chat_template")),
+        "chat_template": values.get("chat_template"),
     }
     return {name: value for name, value in arguments.items() if value is not None}
-
-
-def _template(text: str | None) -> str | None:
-    """Source from a file, or the name of one of the model's templates."""
-    if text is None or not Path(text).is_file():
-        return text
-    return Path(text).read_text(encoding="utf-8-sig")
 
 
 def _kv_type(keys: str | None, values: str | None) -> str | None:

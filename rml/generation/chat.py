@@ -1,15 +1,24 @@
 """Conversations as prompts: a model's chat template and its tokenizer."""
 
+import os
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from rml.errors import ArgumentError, TemplateError
+from rml.generation.chat_arguments import (
+    check_clash,
+    check_text_only,
+    check_variables,
+    given_tools,
+)
 from rml.generation.prompts import Prompt
 from rml.tokenizers import Tokenizer
 from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
+from rml.tokenizers.chat_messages import text_of
+from rml.tokenizers.template_source import template_source
 
 if TYPE_CHECKING:
     from rml.tokenizers import ChatTemplate
@@ -27,27 +36,45 @@ class ChatPrompts:
     ----------
     tokenizer : Tokenizer
         Of the model; it holds the model's templates.
-    template : str or None
-        Source to use instead, or the name of one of the model's templates or of rml's own.
+    template : str, path-like or None
+        What to use instead: the name of one of the model's templates or of rml's own, a file, or
+        Jinja source.
     where : str
         Names the model in messages.
+
+    Attributes
+    ----------
+    source : str or None
+        Jinja source of the template to use instead.
+
+    Raises
+    ------
+    ArgumentError
+        If `template` is none of these.
+    TemplateError
+        If the file cannot be read, or is no template.
     """
 
-    def __init__(self, tokenizer: Tokenizer, template: str | None, where: str) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, template: str | os.PathLike[str] | None, where: str
+    ) -> None:
         self._tokenizer = tokenizer
-        self._given = template
         self._where = where
+        self.source = None
+        if template is not None:
+            self.source = template_source(template, tokenizer.chat_templates)
 
     @cached_property
     def template(self) -> "ChatTemplate | None":
         """The template in use, compiled when first asked for; None if there is none."""
-        from rml.tokenizers import ChatTemplate  # brings jinja2 along, which only chats need
+        source = self._tokenizer.chat_template if self.source is None else self.source
+        return None if source is None else _compiled(source)
 
-        source = self._tokenizer.chat_template
-        if self._given is not None:
-            named = BUILTIN_TEMPLATES | self._tokenizer.chat_templates
-            source = named.get(self._given, self._given)
-        return None if source is None else ChatTemplate(source)
+    @cached_property
+    def _tool_template(self) -> "ChatTemplate | None":
+        """The template for conversations with tools: some models have one of its own for these."""
+        own = self._tokenizer.chat_templates.get("tool_use")
+        return _compiled(own) if own is not None and self.source is None else self.template
 
     def parts(
         self,
@@ -58,23 +85,47 @@ class ChatPrompts:
     ) -> list[tuple[str, bool]]:
         """Text of a conversation in parts, and whether the template wrote each.
 
+        Warns of variables that the template does not read.
+
         Raises
         ------
         TemplateError
-            If there is no template, or it refuses the messages.
+            If there is no template, it does not read `tools`, or it refuses the messages.
+        ArgumentError
+            If a message or argument is malformed, or a message holds what is no text.
         """
-        if self.template is None:
+        return self._renderer(tools, add_generation_prompt, variables)(messages)
+
+    def _renderer(
+        self, tools: Sequence[Any] | None, add_generation_prompt: bool, variables: Mapping[str, Any]
+    ) -> Callable[[Messages], list[tuple[str, bool]]]:
+        """Check what goes beside the messages, and return what renders them."""
+        tools = given_tools(tools)
+        template = self.template if tools is None else self._tool_template
+        if template is None:
             raise TemplateError(
                 f"{self._where}: the model has no chat template, so it may not be made for chat; "
-                "use generate, or give one to load(..., chat_template=...) or --chat-template: "
-                f"a Jinja source, or one of {', '.join(sorted(BUILTIN_TEMPLATES))}"
+                "use generate, or give one to load(..., chat_template=...) or --chat-template: a "
+                f"file, Jinja source, or one of {', '.join(sorted(BUILTIN_TEMPLATES))}"
             )
+        if tools is not None and "tools" not in template.variables:
+            raise TemplateError(
+                f"{self._where}: the chat template does not read `tools`, so the model would not "
+                "see them; describe them in a message, or give load(..., chat_template=...) a "
+                "template that lists tools"
+            )
+        check_variables(variables, template)
         tokenizer = self._tokenizer
         names = {"bos_token": tokenizer.bos_token, "eos_token": tokenizer.eos_token}
         known = {name: text for name, text in names.items() if text is not None}
         # Transformers defines `tools` and `documents` even if they are not given.
         context = {**known, "documents": None, **variables}
-        return self.template.render_parts(messages, tools, add_generation_prompt, **context)
+
+        def render(messages: Messages) -> list[tuple[str, bool]]:
+            check_text_only(messages)
+            return template.render_parts(messages, tools, add_generation_prompt, **context)
+
+        return render
 
     def ids(
         self,
@@ -84,7 +135,9 @@ class ChatPrompts:
         variables: Mapping[str, Any],
     ) -> list[int]:
         """Token ids of a conversation; only what the template wrote can be a control token."""
-        parts = self.parts(messages, tools, add_generation_prompt, variables)
+        return self._encoded(self.parts(messages, tools, add_generation_prompt, variables))
+
+    def _encoded(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
         return self._tokenizer.encode_parts(parts, self._tokenizer.add_bos)
 
     def prompt(
@@ -100,10 +153,12 @@ class ChatPrompts:
         With a `limit`, the oldest turns are left out until at most so many tokens, or one turn, are
         left. Messages of the system before the first turn stay.
         """
+        check_clash(variables, "continue_final_message")
         variables = {**variables, "continue_final_message": continue_final_message}
+        render = self._renderer(tools, not continue_final_message, variables)
 
         def ids_of(kept: Messages) -> list[int]:
-            return self.ids(kept, tools, not continue_final_message, variables)
+            return self._encoded(render(kept))
 
         whole = ids_of(messages)
         if limit is None or len(whole) <= limit:
@@ -136,11 +191,17 @@ def without_system(messages: Messages) -> list[Message]:
     first = next((i for i, each in enumerate(rest) if each.get("role") == "user"), None)
     if first is None:
         raise ArgumentError("merge_system needs a user message behind the system message")
-    texts = [each.get("content") for each in (*head, rest[first])]
-    if not all(isinstance(text, str) for text in texts):
+    texts = [text_of(each.get("content")) for each in (*head, rest[first])]
+    if None in texts:
         raise ArgumentError("merge_system needs messages whose content is text")
     rest[first] = {**rest[first], "content": "\n\n".join(map(str, texts))}
     return rest
+
+
+def _compiled(source: str) -> "ChatTemplate":
+    from rml.tokenizers import ChatTemplate  # brings jinja2 along, which only chats need
+
+    return ChatTemplate(source)
 
 
 def _turns(messages: Messages) -> tuple[list[Message], list[list[Message]]]:

@@ -136,14 +136,15 @@ class ChatOptions(GenerateOptions, total=False):
     Attributes
     ----------
     tools : list
-        Descriptions of tools, for templates that list them.
+        Descriptions of tools, each a mapping; an error where the template does not read them.
     continue_final_message : bool
         Go on with the last message instead of answering it.
     merge_system : bool
         Write the system message at the beginning of the first user message, for templates that
         refuse a system message.
     chat_template_kwargs : mapping
-        Further variables of the template, such as ``{"enable_thinking": False}``.
+        Further variables of the template, such as ``{"enable_thinking": False}``; a warning names
+        those that it does not read.
     """
 
     tools: Sequence[Any] | None

@@ -94,9 +94,12 @@ def test_a_template_from_a_file(rml_command, toy_path, tmp_path):
     assert result.stderr == "Q: hi\nA:\n"
     named = rml_command("chat", *args[:-1], "chatml", "--show-template", "hi")
     assert "<|im_start|>user\nhi<|im_end|>" in named.stderr
-    missing = rml_command("chat", "-m", toy_path, "--chat-template", "nonsense", "hi")
-    assert missing.exit_code == 1
-    assert "templates known by name are" in missing.stderr
+    given = rml_command("chat", *args[:-1], "{{ messages[0].content }}?", "--show-template", "hi")
+    assert given.stderr == "hi?\n"
+    for name in ("nonsense", "no/such.jinja", tmp_path):
+        missing = rml_command("chat", "-m", toy_path, "--chat-template", name, "hi")
+        assert missing.exit_code == 1
+        assert "templates known by name are" in missing.stderr
 
 
 def test_a_model_without_template(rml_command, toy_path, tmp_path):
