@@ -23,7 +23,7 @@ from rml.generation.prompts import (
     text_prompt,
 )
 from rml.generation.ranges import boolean, checked, integer
-from rml.generation.request import ChatOptions, GenerateOptions, Request
+from rml.generation.request import DEFAULT_LENGTH, ChatOptions, GenerateOptions, Request
 from rml.generation.results import Completion
 from rml.generation.scoring import Score, score
 from rml.generation.session import Session
@@ -124,7 +124,8 @@ class Model:
             Return a list of so many continuations of one prompt, with the seeds that follow each
             other from `seed` on; the prompt is evaluated once.
         **options
-            See `GenerateOptions`; names of other tools are understood.
+            See `GenerateOptions`; names of other tools are understood. Without `max_tokens` a
+            completion has at most 256 tokens.
 
         Raises
         ------
@@ -135,7 +136,7 @@ class Model:
         NumericError
             If the model's logits are no numbers.
         """
-        request = Request.of(options, self.sampling)
+        request = Request.of(options, self.sampling, DEFAULT_LENGTH)
         if is_list_of_prompts(prompt):
             if n is not None:
                 raise ArgumentError("n is for one prompt, not for a list of them")
@@ -166,13 +167,14 @@ class Model:
         >>> for piece in model.stream("Once upon a time", max_tokens=64):  # doctest: +SKIP
         ...     print(piece.text, end="", flush=True)
         """
-        request = Request.of(options, self.sampling)
+        request = Request.of(options, self.sampling, DEFAULT_LENGTH)
         return self._stream(self._prompt(prompt, request), request)
 
     def chat(self, messages: Messages, **options: Unpack[ChatOptions]) -> Completion:
         """Answer a conversation.
 
-        With the same `session` for every turn, only what is new is evaluated.
+        The answer ends by itself, or with the context, unless `max_tokens` ends it before. With the
+        same `session` for every turn, only what is new is evaluated.
 
         Parameters
         ----------

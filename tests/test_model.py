@@ -332,6 +332,58 @@ def test_prompt_and_completion_fill_the_context(n_prompt, n_generated, max_token
         assert (len(reply.token_ids), reply.finish_reason) == (n_generated, "length")
 
 
+def test_a_length_that_is_not_given():
+    """A text ends after 256 tokens, an answer with the context; -1 is endless for both."""
+    options = {"ignore_eos": True, "seed": 1}
+    with rml.load(LLAMA, n_ctx=400, n_threads=1) as model:
+        n_chat = 400 - len(model.apply_chat_template(HELLO))
+        texts = [
+            model.generate([7] * 8, **options),
+            model.generate([7] * 8, max_tokens=None, **options),
+            model.stream([7] * 8, **options).result(),
+            *model.generate([[7] * 8], **options),
+            *model.generate([7] * 8, n=1, **options),
+        ]
+        assert [(len(reply.token_ids), reply.stop_reason) for reply in texts] == [
+            (256, "max_tokens")
+        ] * 5
+        ends = [
+            model.generate([7] * 8, max_tokens=-1, **options),
+            model.chat(HELLO, **options),
+            model.chat(HELLO, max_tokens=-1, **options),
+            model.stream_chat(HELLO, max_tokens=None, **options).result(),
+        ]
+        assert [len(reply.token_ids) for reply in ends] == [392] + [n_chat] * 3
+        assert {(reply.finish_reason, reply.stop_reason) for reply in ends} == {
+            ("length", "context")
+        }
+
+
+def test_less_room_in_the_session_is_told(model):
+    options = {"ignore_eos": True, "seed": 1}
+    with model.session(n_ctx=12) as session:
+        cut = model.generate([7] * 8, session=session, max_tokens=6, **options)
+        several = model.generate([7] * 8, session=session, n=2, max_tokens=6, **options)
+    whole = model.generate([7] * 8, max_tokens=6, **options)
+
+    assert [(len(reply.token_ids), reply.stop_reason) for reply in (cut, *several, whole)] == [
+        (4, "context"),
+        (4, "context"),
+        (4, "context"),
+        (6, "max_tokens"),
+    ]
+
+
+def test_room_for_a_length_that_is_not_given():
+    """`truncate` leaves room for what `generate` would write, or for a quarter of the context."""
+    ids = list(range(3, 270)) * 8
+    with rml.load(LLAMA, n_ctx=2000, n_threads=1) as model:
+        plain = model.generate(ids, truncate="left", ignore_eos=True, seed=1)
+        assert (plain.usage.prompt_tokens, len(plain.token_ids)) == (2000 - 256, 256)
+        endless = model.stream(ids, truncate="left", max_tokens=-1)
+        assert len(endless.prompt_token_ids) == 1500
+
+
 @pytest.mark.parametrize("n_prompt", [33, 100])
 def test_a_prompt_longer_than_the_context_is_refused(n_prompt):
     with (

@@ -91,7 +91,12 @@ _TABLE: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "n_predict": (
         ("-n", "--n-predict", "--predict"),
-        {"type": int, "metavar": "N", "help": "Tokens to generate at most; -1: until the end."},
+        {
+            "type": int,
+            "metavar": "N",
+            "help": "Tokens to generate at most; -1: until a stop or the end of the context. By "
+            "default 256, or in a chat as -1.",
+        },
     ),
     "stop": (
         ("-r", "--stop", "--reverse-prompt"),
@@ -352,7 +357,7 @@ def sampling_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = {name: values[name] for name in _PASSED_ON if values[name] is not None}
     if values["n_predict"] is not None:
-        given["max_tokens"] = values["n_predict"]
+        given["max_tokens"] = max(values["n_predict"], -1)
     if values["seed"] is not None and values["seed"] >= 0:
         given["seed"] = values["seed"]
     if values["stop"]:

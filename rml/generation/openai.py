@@ -1,7 +1,8 @@
 """The OpenAI API's words for a completion, as clients of that API expect them.
 
 Tokens are named by their text where it can be known, else ``token_id:123``, as vLLM does on
-request. A cancelled generation has no word there: its reason is null, as of one that goes on.
+request. A cancelled generation has no word there: its reason is null, as of one that goes on. Nor
+has what made it too long, `max_tokens` or the context: both are ``"length"``.
 """
 
 import codecs

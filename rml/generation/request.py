@@ -18,7 +18,19 @@ from rml.generation.sampler import LogitsProcessor, Mask
 from rml.generation.session import Session
 from rml.generation.settings import SamplingSettings
 
-__all__ = ["ALIASES", "ChatOptions", "GenerateOptions", "Progress", "Request", "canonical"]
+__all__ = [
+    "ALIASES",
+    "DEFAULT_LENGTH",
+    "ChatOptions",
+    "GenerateOptions",
+    "Progress",
+    "Request",
+    "canonical",
+]
+
+# Most tokens of a completion for which none is asked: a text has no natural end. An answer in a
+# chat has one, so it may go on to the end of the context.
+DEFAULT_LENGTH = 256
 
 # Called during the prefill with the tokens evaluated and the tokens of the prompt.
 Progress = Callable[[int, int], object]
@@ -42,7 +54,8 @@ class GenerateOptions(TypedDict, total=False):
     Attributes
     ----------
     max_tokens : int or None
-        Most tokens to generate; 0: none. None or -1: until a stop or the end of the context.
+        Most tokens to generate; 0: none. -1: until a stop or the end of the context. None, or not
+        given: 256 for `generate` and `stream`; as -1 for `chat` and `stream_chat`.
     stop : str or list of str
         Strings that end the text before themselves.
     stop_token_ids : int or list of int
@@ -155,7 +168,10 @@ class ChatOptions(GenerateOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A checked call; the fields are those of `GenerateOptions`."""
+    """A checked call; the fields are those of `GenerateOptions`.
+
+    Here a `max_tokens` of None means that only a stop or the context ends the text.
+    """
 
     sampling: SamplingSettings
     seed: int
@@ -174,7 +190,12 @@ class Request:
     parse_special: bool = False
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], defaults: SamplingSettings) -> "Request":
+    def of(
+        cls,
+        options: Mapping[str, Any],
+        defaults: SamplingSettings,
+        max_tokens: int | None = None,
+    ) -> "Request":
         """Check keyword arguments.
 
         Parameters
@@ -183,6 +204,8 @@ class Request:
             As given by the caller. None stands for "not given".
         defaults : SamplingSettings
             The model's own.
+        max_tokens : int or None
+            What applies where the caller gives no length.
 
         Raises
         ------
@@ -195,6 +218,7 @@ class Request:
         if not checked("do_sample", given.pop("do_sample", True), boolean):
             given["temperature"] = 0  # Transformers' way to say greedy
         values = {name: checked(name, given.pop(name), _CHECKS[name]) for name in own & set(given)}
+        values.setdefault("max_tokens", max_tokens)
         if isinstance(asked := values.get("logprobs"), int) and not isinstance(asked, bool):
             values["logprobs"] = True
             values.setdefault("top_logprobs", asked)

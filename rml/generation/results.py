@@ -159,7 +159,8 @@ class Completion:
         ``"stop"`` (an end token or a stop string), ``"length"`` (`max_tokens`, or the context is
         full) or ``"cancelled"``.
     stop_reason : str or int or None
-        The stop string or the id of the end token.
+        Of a ``"stop"`` the stop string or the id of the end token; of a ``"length"``
+        ``"max_tokens"``, or ``"context"`` if the context had less room than was asked for.
     usage : Usage
         Counts of tokens.
     timings : Timings

@@ -113,8 +113,9 @@ class Stream:
         self._tokenizer = tokenizer
         self._n_batch = n_batch
         self._prompt = prompt
-        room = n_ctx - n_prompt
-        self._limit = room if request.max_tokens is None else min(room, request.max_tokens)
+        self._limit, self._limited_by = n_ctx - n_prompt, "context"
+        if request.max_tokens is not None and request.max_tokens <= self._limit:
+            self._limit, self._limited_by = request.max_tokens, "max_tokens"
         self._ends = self._end_tokens(stop_ids)
         self._sampler = Sampler(
             request.sampling,
@@ -312,9 +313,7 @@ class Stream:
             if self._cancelled:
                 return self._finish("cancelled")
             if len(ids) >= self._limit:
-                asked = self._request.max_tokens
-                by_request = asked is not None and len(ids) >= asked
-                return self._finish("length", "max_tokens" if by_request else "context")
+                return self._finish("length", self._limited_by)
             start = time.perf_counter()
             token = sampler.sample(logits, session.position)
             self._sampling_seconds += time.perf_counter() - start

@@ -84,6 +84,8 @@ def test_a_short_flag_may_touch_its_value():
 def test_minus_one_and_zero_mean_no_limit():
     values, _ = parse(["-n", "-1", "-s", "-1", "-c", "0"])
     assert sampling_arguments(values) == {"max_tokens": -1}
+    assert sampling_arguments(parse(["-n", "-2"])[0]) == {"max_tokens": -1}
+    assert sampling_arguments(parse([])[0]) == {}
     assert load_arguments(values) == {}
     assert sampling_arguments(parse(["-n", "0"])[0]) == {"max_tokens": 0}
 

@@ -54,6 +54,17 @@ def test_do_sample_is_greedy_or_nothing():
         request(do_sample=0)
 
 
+def test_a_length_that_is_not_given_is_the_callers_default():
+    """None stands for "not given", as of every argument; -1 is a length: no limit."""
+
+    def length(**options):
+        return Request.of(options, SamplingSettings(), 256).max_tokens
+
+    assert length() == length(max_tokens=None) == length(n_predict=None) == 256
+    assert length(max_tokens=-1) is length(num_predict=-1.0) is None
+    assert length(max_tokens=0) == 0
+
+
 def test_unknown_names_are_refused_with_the_nearest_one():
     with pytest.raises(ArgumentError, match="unknown argument 'temprature'; did you mean 'temp"):
         request(temprature=1)

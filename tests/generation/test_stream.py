@@ -99,6 +99,32 @@ def test_max_tokens(start, says, max_tokens, text, reason):
     reply = start(says("Hi!", 3), max_tokens=max_tokens)[0].result()
 
     assert (reply.text, reply.finish_reason) == (text, reason)
+    assert reply.stop_reason == ("max_tokens" if reason == "length" else EOS)
+
+
+@pytest.mark.parametrize(
+    ("n_prompt", "max_tokens", "n_generated", "reason"),
+    [
+        (30, 1, 1, "max_tokens"),
+        (30, 2, 2, "max_tokens"),  # the context ends there, too, but nothing was cut
+        (30, 3, 2, "context"),
+        (30, -1, 2, "context"),
+        (30, None, 2, "context"),
+        (32, 0, 0, "max_tokens"),
+        (32, 1, 0, "context"),
+        (3, 0, 0, "max_tokens"),
+    ],
+)
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_made_a_completion_end_is_told(start, n_prompt, max_tokens, n_generated, reason, keep):
+    stream, *_ = start(
+        lambda tokens: 65, [1] * n_prompt, n_ctx=32, max_tokens=max_tokens, keep=keep
+    )
+    reply = stream.result()
+
+    assert (len(reply.token_ids), reply.finish_reason) == (n_generated, "length")
+    assert reply.stop_reason == reason
+    assert reply.to_openai()["choices"][0]["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize(("n_prompt", "n_generated"), [(1, 31), (31, 1), (30, 2), (32, 0)])
