@@ -5,6 +5,7 @@ One base class, so that a program can catch "something rml said" in one place:
     RmlError
     ├── ArgumentError (also a ValueError)   a call's arguments are wrong
     ├── CheckpointError                     a file is broken, truncated or inconsistent
+    │   └── SaveError (also an OSError)     a file cannot be written
     ├── UnsupportedModel                    a sound file that asks for what rml does not do
     ├── TokenizerError                      a vocabulary or its rules cannot be used
     ├── TemplateError                       a chat template is missing, wrong or refuses
@@ -31,6 +32,7 @@ __all__ = [
     "NumericError",
     "OutOfMemory",
     "RmlError",
+    "SaveError",
     "TemplateError",
     "TokenizerError",
     "UnsupportedModel",
@@ -47,6 +49,10 @@ class ArgumentError(RmlError, ValueError):
 
 class CheckpointError(RmlError):
     """A model file is missing, broken, truncated or contradicts itself."""
+
+
+class SaveError(CheckpointError, OSError):
+    """A file cannot be written; one that was at its place is as it was."""
 
 
 class UnsupportedModel(RmlError):

@@ -5,7 +5,7 @@ import os
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rml.errors import ArgumentError
 from rml.files import Checkpoint, open_checkpoint
@@ -22,6 +22,9 @@ from rml.memory_room import out_of_memory
 from rml.model import Model
 from rml.tokenizers import Tokenizer, load_tokenizer
 from rml.tokenizers.template_source import is_jinja
+
+if TYPE_CHECKING:
+    from rml.tokenizers import ChatTemplate
 
 __all__ = ["load"]
 
@@ -44,7 +47,7 @@ def load(
     n_ctx: int | None = None,
     n_batch: int = 512,
     kv_type: str = "f16",
-    chat_template: str | os.PathLike[str] | None = None,
+    chat_template: "str | os.PathLike[str] | ChatTemplate | None" = None,
     pre: str | None = None,
     **other_names: Any,  # noqa: ANN401 - checked as what they stand for
 ) -> Model:
@@ -69,9 +72,9 @@ def load(
         Tokens of a prompt that are evaluated at a time: the grain of progress, and of Ctrl-C.
     kv_type : str
         How keys and values are stored: ``"f16"``, ``"f32"`` or ``"int8"``.
-    chat_template : str or path-like, optional
+    chat_template : str, path-like or ChatTemplate, optional
         What to use instead of the model's template: the name of another one of the model's or of
-        one that rml brings (``"chatml"``), a file, or Jinja source.
+        one that rml brings (``"chatml"``), a file, Jinja source, or a template.
     pre : str, optional
         Splitting rule of the tokenizer, for a GGUF file that names none.
     **other_names
@@ -119,7 +122,11 @@ def load(
 
 
 def _open(path: Path, arguments: dict[str, Any]) -> Model:
-    checked("n_batch", arguments["n_batch"], integer(1))
+    arguments["n_batch"] = checked("n_batch", arguments["n_batch"], integer(1))
+    if arguments["n_threads"] is not None:
+        arguments["n_threads"] = checked("n_threads", arguments["n_threads"], integer(1))
+    if not isinstance(pre := arguments["pre"], str | None):
+        raise ArgumentError(f"pre={pre!r} must be the name of a splitting rule")
     with out_of_memory(f"loading {path}"), ExitStack() as opened:
         checkpoint = opened.enter_context(open_checkpoint(path))
         model = _assemble(path, checkpoint, arguments)

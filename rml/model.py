@@ -6,18 +6,24 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from rml.errors import ArgumentError, ClosedError
 from rml.files import Checkpoint
 from rml.generation.candidates import Floats
-from rml.generation.chat import ChatPrompts, Messages, without_system
+from rml.generation.chat import (
+    ChatPrompts,
+    Messages,
+    without_system,
+)
 from rml.generation.embedding import Pooling, embed
 from rml.generation.prefill import Evaluated
 from rml.generation.prompts import (
     Ids,
     Prompt,
-    is_list_of_prompts,
+    Prompts,
+    given_prompt,
+    given_prompts,
     longest_prompt,
     prompt_ids,
     text_prompt,
@@ -102,12 +108,10 @@ class Model:
         self, prompt: str | Ids, *, n: int, **options: Unpack[GenerateOptions]
     ) -> list[Completion]: ...
     @overload
-    def generate(
-        self, prompt: list[str] | list[list[int]], **options: Unpack[GenerateOptions]
-    ) -> list[Completion]: ...
+    def generate(self, prompt: Prompts, **options: Unpack[GenerateOptions]) -> list[Completion]: ...
     def generate(
         self,
-        prompt: str | Ids | list[str] | list[list[int]],
+        prompt: str | Ids | Prompts,
         *,
         n: int | None = None,
         **options: Unpack[GenerateOptions],
@@ -116,10 +120,10 @@ class Model:
 
         Parameters
         ----------
-        prompt : str or sequence of int, or a list of these
+        prompt : str or sequence of int, or a sequence of these
             What to continue. Text gets a beginning-of-text token where the model wants one; ids are
-            taken as they are. Of a list, each prompt is continued on its own, with the same seed,
-            and the result is a list.
+            taken as they are. Of a list (or tuple, array, column of a table), each prompt is
+            continued on its own, with the same seed, and the result is a list.
         n : int, optional
             Return a list of so many continuations of one prompt, with the seeds that follow each
             other from `seed` on; the prompt is evaluated once.
@@ -137,12 +141,13 @@ class Model:
             If the model's logits are no numbers.
         """
         request = Request.of(options, self.sampling, DEFAULT_LENGTH)
-        if is_list_of_prompts(prompt):
+        given, many = given_prompts(prompt)
+        prompts = [self._prompt(each, request) for each in given or [[]]]
+        if many:
             if n is not None:
                 raise ArgumentError("n is for one prompt, not for a list of them")
-            prompts = [self._prompt(cast("str", text), request) for text in prompt]
             return [self._stream(each, request).result() for each in prompts]
-        one = self._prompt(cast("str | Ids", prompt), request)
+        (one,) = prompts
         if n is None:
             return self._stream(one, request).result()
         seeds = [(request.seed + i) % 2**64 for i in range(checked("n", n, integer(1)))]
@@ -168,7 +173,7 @@ class Model:
         ...     print(piece.text, end="", flush=True)
         """
         request = Request.of(options, self.sampling, DEFAULT_LENGTH)
-        return self._stream(self._prompt(prompt, request), request)
+        return self._stream(self._prompt(given_prompt(prompt), request), request)
 
     def chat(self, messages: Messages, **options: Unpack[ChatOptions]) -> Completion:
         """Answer a conversation.
@@ -190,8 +195,8 @@ class Model:
             If the model has no chat template, or the template refuses the messages or does not read
             the tools.
         ArgumentError
-            As in `generate`, and if a message says nothing, has a role that nobody knows, or holds
-            what is no text.
+            As in `generate`, and if the messages have another form, a message says nothing, has a
+            role that nobody knows, or holds what is no text.
         ContextOverflow, NumericError
             As in `generate`.
         """
@@ -203,7 +208,8 @@ class Model:
         checked("continue_final_message", going_on, boolean)
         if checked("merge_system", options.pop("merge_system", False), boolean):
             messages = without_system(messages)
-        variables = options.pop("chat_template_kwargs", None) or {}
+        variables = options.pop("chat_template_kwargs", None)
+        variables = {} if variables is None else variables
         tools = options.pop("tools", None)
         request = Request.of(options, self.sampling)
         for name in ("echo", "parse_special"):
@@ -234,7 +240,7 @@ class Model:
             As in `generate`.
         """
         parse_special = checked("parse_special", parse_special, boolean)
-        ids = prompt_ids(text, self.tokenizer, parse_special=parse_special)
+        ids = prompt_ids(given_prompt(text), self.tokenizer, parse_special=parse_special)
         top = checked("top_logprobs", top_logprobs, integer(0))
         with self._sessions.lend() as session:
             return score(session, ids, top=top)
@@ -242,7 +248,7 @@ class Model:
     @out_of_memory("the vectors of texts")
     def embed(
         self,
-        text: str | list[int] | list[str] | list[list[int]],
+        text: str | Ids | Prompts,
         *,
         pooling: Pooling = "mean",
         normalize: bool = True,
@@ -254,7 +260,7 @@ class Model:
 
         Parameters
         ----------
-        text : str or list of int, or a list of these
+        text : str or sequence of int, or a sequence of these
             Texts get the tokens around them that the model wants; ids are taken as they are.
         pooling : str
             ``"mean"`` of all tokens, or the ``"last"`` one, which has seen all others.
@@ -263,7 +269,7 @@ class Model:
 
         Returns
         -------
-        ndarray of float32, shape (d_model,), or (n, d_model) for a list of n texts
+        ndarray of float32, shape (d_model,), or (n, d_model) for a sequence of n texts
 
         Raises
         ------
@@ -274,15 +280,14 @@ class Model:
         NumericError
             If the model's states are no numbers.
         """
-        many = text == [] or is_list_of_prompts(text)
-        texts = cast("list[str | list[int]]", text if many else [text])
+        texts, many = given_prompts(text)
         prompts = [prompt_ids(each, self.tokenizer, whole=True) for each in texts]
         vectors = embed(
             self._sessions, prompts, pooling=pooling, normalize=normalize, n_batch=self.n_batch
         )
         return vectors if many else vectors[0]
 
-    def _prompt(self, prompt: str | Ids, request: Request) -> Prompt:
+    def _prompt(self, prompt: str | list[int], request: Request) -> Prompt:
         limit = self._limit(request) if request.truncate else None
         special = request.parse_special
         return text_prompt(prompt, self.tokenizer, parse_special=special, limit=limit)

@@ -128,7 +128,7 @@ def rms_norm(x: Array, weight: Array, out: Array, eps: float) -> None:
 
 def known_format(format_name: str) -> None:
     """Require a format that the kernels read."""
-    if format_name not in WEIGHT_FORMATS:
+    if not isinstance(format_name, str) or format_name not in WEIGHT_FORMATS:
         known = ", ".join(sorted(WEIGHT_FORMATS))
         raise ArgumentError(f"format {format_name!r} is not a weight format; known are {known}")
 

@@ -24,7 +24,7 @@ from urllib.parse import quote
 import platformdirs
 
 from rml.errors import DownloadError
-from rml.files.paths import expanded
+from rml.files.paths import given_path
 
 __all__ = [
     "CHUNK",
@@ -49,7 +49,7 @@ _log = logging.getLogger("rml")
 def cache_dir() -> Path:
     """Folder of downloaded models; it need not exist yet."""
     override = os.environ.get("RML_CACHE")
-    return expanded(override) if override else platformdirs.user_cache_path("rml")
+    return given_path(override) if override else platformdirs.user_cache_path("rml")
 
 
 def sizes_below(folder: Path, ending: str = "") -> Iterator[int]:

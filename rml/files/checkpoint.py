@@ -11,7 +11,7 @@ from rml.files.folder import find_model
 from rml.files.foreign import HEAD_BYTES, refuse_foreign
 from rml.files.gguf import MAGIC, read_gguf
 from rml.files.mapped import Contents, Tensor, file_size, read_head
-from rml.files.paths import as_path, is_folder, is_there
+from rml.files.paths import given_path, is_folder, is_there
 from rml.files.safetensors import (
     INDEX_SUFFIX,
     looks_like_safetensors,
@@ -30,7 +30,7 @@ class Checkpoint:
     """An open checkpoint: metadata, and tensors that are views into mapped files.
 
     Made by `open_checkpoint`. It is immutable until it is closed, and threads may share it. As a
-    context manager it closes itself.
+    context manager it closes itself. It pickles as its path.
 
     Attributes
     ----------
@@ -103,6 +103,9 @@ class Checkpoint:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Callable[[Path], "Checkpoint"], tuple[Path]]:
+        return open_checkpoint, (self.path.absolute(),)
+
     def __repr__(self) -> str:
         if self._contents is None:
             return f"<Checkpoint {str(self.path)!r}, closed>"
@@ -131,7 +134,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     UnsupportedModel
         If it is sound but of a kind, version or type that rml does not read.
     ArgumentError
-        If `path` is not a path.
+        If `path` is not a path, or empty.
     OutOfMemory
         If the process may not map the files.
 
@@ -141,7 +144,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     ...     tensor = checkpoint.tensors["output_norm.weight"]
     ...     tensor.shape, tensor.type, tensor.numpy()[:2]
     """
-    location = as_path(path)
+    location = given_path(path)
     with out_of_memory(f"the headers of {path}"):
         return _opened(location)
 

@@ -3,11 +3,11 @@
 import os
 from pathlib import Path
 
-from rml.errors import ArgumentError, DownloadError
+from rml.errors import DownloadError
 from rml.files import hub_names
 from rml.files.known import KNOWN
 from rml.files.local import find
-from rml.files.paths import expanded, is_there
+from rml.files.paths import given_path, is_there
 
 __all__ = ["NotPulled", "locate"]
 
@@ -34,11 +34,9 @@ def locate(name: str | os.PathLike[str]) -> Path:
     NotPulled
         If `name` is the name of a model that is not on this machine.
     ArgumentError
-        If it is neither a str nor a path.
+        If it is neither a str nor a path, or empty.
     """
-    if not isinstance(name, str | os.PathLike) or not isinstance(os.fspath(name), str):
-        raise ArgumentError(f"a path or the name of a model is expected, not {name!r}")
-    path = expanded(name)
+    path = given_path(name, "a path or the name of a model")
     if not isinstance(name, str):
         return path
     if found := find(name):

@@ -157,6 +157,9 @@ class MappedFile:
             raise ClosedError(f"{self.path}: the file is closed")
         return self._bytes[start : start + n_bytes]
 
+    def __reduce__(self) -> tuple[type["MappedFile"], tuple[Path]]:
+        return type(self), (self.path.absolute(),)  # mapped again where it is unpickled
+
     def close(self) -> None:
         """Unmap the file; where a view is still alive, when the last one dies."""
         mapping, self._mapping, self._bytes = self._mapping, None, None

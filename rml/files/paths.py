@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rml.errors import ArgumentError
 
-__all__ = ["as_path", "expanded", "is_folder", "is_there"]
+__all__ = ["given_path", "is_folder", "is_there"]
 
 
 def is_there(path: Path) -> bool:
@@ -25,19 +25,17 @@ def is_folder(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
-def as_path(path: str | os.PathLike[str]) -> Path:
-    """Return what a caller gave as a path.
+def given_path(value: object, what: str = "a path") -> Path:
+    """Check what a caller gave as a path; a ``~`` at its beginning is the home folder.
+
+    The home of nobody stays as it is: there is no such file.
 
     Raises
     ------
     ArgumentError
-        If it is none.
+        If it is no path, or an empty one.
     """
-    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise ArgumentError(f"a path is expected, not {path!r}")
-    return Path(path)
-
-
-def expanded(path: str | os.PathLike[str]) -> Path:
-    """Put the home folder for a ``~``; one of nobody stays as it is."""
-    return Path(os.path.expanduser(as_path(path)))  # noqa: PTH111
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or not text:
+        raise ArgumentError(f"{what} is expected, not {value!r}")
+    return Path(os.path.expanduser(text))  # noqa: PTH111

@@ -12,6 +12,7 @@ from rml.generation.chat_arguments import (
     check_clash,
     check_text_only,
     check_variables,
+    given_messages,
     given_tools,
 )
 from rml.generation.prompts import Prompt
@@ -36,9 +37,9 @@ class ChatPrompts:
     ----------
     tokenizer : Tokenizer
         Of the model; it holds the model's templates.
-    template : str, path-like or None
-        What to use instead: the name of one of the model's templates or of rml's own, a file, or
-        Jinja source.
+    template : str, path-like, ChatTemplate or None
+        What to use instead: the name of one of the model's templates or of rml's own, a file,
+        Jinja source, or a template.
     where : str
         Names the model in messages.
 
@@ -56,13 +57,23 @@ class ChatPrompts:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, template: str | os.PathLike[str] | None, where: str
+        self,
+        tokenizer: Tokenizer,
+        template: "str | os.PathLike[str] | ChatTemplate | None",
+        where: str,
     ) -> None:
         self._tokenizer = tokenizer
         self._where = where
         self.source = None
-        if template is not None:
-            self.source = template_source(template, tokenizer.chat_templates)
+        if template is None:
+            return
+        if not isinstance(template, str | os.PathLike):
+            from rml.tokenizers import ChatTemplate  # brings jinja2 along, which few loads need
+
+            if isinstance(template, ChatTemplate):
+                self.source, self.template = template.source, template
+                return
+        self.source = template_source(template, tokenizer.chat_templates)
 
     @cached_property
     def template(self) -> "ChatTemplate | None":
@@ -153,6 +164,7 @@ class ChatPrompts:
         With a `limit`, the oldest turns are left out until at most so many tokens, or one turn, are
         left. Messages of the system before the first turn stay.
         """
+        messages = given_messages(messages)
         check_clash(variables, "continue_final_message")
         variables = {**variables, "continue_final_message": continue_final_message}
         render = self._renderer(tools, not continue_final_message, variables)
@@ -184,7 +196,7 @@ def without_system(messages: Messages) -> list[Message]:
     ArgumentError
         If there is a system message, but no user message follows, or a content is no text.
     """
-    head, turns = _turns(messages)
+    head, turns = _turns(given_messages(messages))
     rest = list(chain.from_iterable(turns))
     if not head:
         return rest

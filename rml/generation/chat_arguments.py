@@ -5,16 +5,25 @@ A template passes over what it does not read, without a word: so the word is sai
 
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from rml.errors import ArgumentError
+from rml.generation.ranges import listed
 
 if TYPE_CHECKING:
     from rml.tokenizers import ChatTemplate
 
-__all__ = ["check_clash", "check_text_only", "check_variables", "given_tools"]
+__all__ = [
+    "check_clash",
+    "check_text_only",
+    "check_variables",
+    "given_messages",
+    "given_tools",
+]
+
+_FORM: Final = '[{"role": "user", "content": "Hello"}]'
 
 # Arguments of a rendering, which are passed on together with variables.
 _ARGUMENTS: Final = frozenset({"continue_final_message", "now"})
@@ -22,6 +31,28 @@ _ARGUMENTS: Final = frozenset({"continue_final_message", "now"})
 _OWN: Final = frozenset({"add_generation_prompt", "messages", "self", "strftime_now", "tools"})
 # Kinds of content that are for models with eyes and ears.
 _MEDIA: Final = frozenset({"audio", "file", "image", "video"})
+
+
+def given_messages(value: object) -> list[Mapping[str, Any]]:
+    """Messages that a caller gave, as a list; what is in each is looked at with the template.
+
+    Raises
+    ------
+    ArgumentError
+        If they are no list of mappings, or none.
+    """
+    messages = list(value) if isinstance(value, Iterator) else listed(value)
+    if messages is None:
+        raise ArgumentError(f"messages are a list such as {_FORM}, not {type(value).__name__}")
+    if not messages:
+        raise ArgumentError(f"messages are empty, but at least one is needed, as in {_FORM}")
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise ArgumentError(
+                f"messages[{index}] is {type(message).__name__}, but a message is a mapping, as in "
+                f"{_FORM}"
+            )
+    return messages
 
 
 def given_tools(tools: object) -> list[Mapping[str, Any]] | None:
@@ -34,14 +65,15 @@ def given_tools(tools: object) -> list[Mapping[str, Any]] | None:
     """
     if tools is None:
         return None
-    if not isinstance(tools, list | tuple):
+    entries = listed(tools)
+    if entries is None:
         raise ArgumentError(f"tools is a list of mappings, not {type(tools).__name__}")
-    for tool in tools:
+    for tool in entries:
         if not isinstance(tool, Mapping):
             raise ArgumentError(
                 f"tools: each is a mapping that describes a function, not {type(tool).__name__}"
             )
-    return list(tools) or None
+    return entries or None
 
 
 def check_variables(variables: Mapping[str, Any], template: "ChatTemplate") -> None:

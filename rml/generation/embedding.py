@@ -55,7 +55,7 @@ def embed(
         If a vector is not finite, or zero where it should be normalized.
     """
     checked("normalize", normalize, boolean)
-    if pooling not in POOLINGS:
+    if not isinstance(pooling, str) or pooling not in POOLINGS:
         raise ArgumentError(f"pooling={pooling!r} must be one of {', '.join(POOLINGS)}")
     longest = max(map(len, prompts), default=0)
     if longest > sessions.n_ctx:

@@ -1,6 +1,6 @@
 """Prompts as token ids: what a caller may give, and what is left of one that is too long."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,13 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rml.errors import ArgumentError
-from rml.generation.ranges import token_ids
+from rml.generation.ranges import listed, token_ids
 from rml.tokenizers import Tokenizer
 
 __all__ = [
     "Ids",
     "Prompt",
-    "is_list_of_prompts",
+    "Prompts",
+    "given_prompt",
+    "given_prompts",
     "longest_prompt",
     "prompt_ids",
     "text_prompt",
@@ -22,6 +24,8 @@ __all__ = [
 ]
 
 Ids = Sequence[int] | npt.NDArray[np.integer]
+Texts = list[str] | tuple[str, ...] | npt.NDArray[np.str_] | npt.NDArray[np.object_]
+Prompts = Texts | Sequence[list[int]] | Sequence[npt.NDArray[np.integer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +50,75 @@ class Prompt:
     text: str | None = None
 
 
-def is_list_of_prompts(value: object) -> bool:
-    """Whether this is a list of texts or of lists of ids, and not one of ids."""
-    return isinstance(value, list) and bool(value) and not isinstance(value[0], int | np.integer)
+def given_prompts(value: object) -> tuple[list[str | list[int]], bool]:
+    """Prompts that a caller gave, and whether they came as a list.
+
+    Parameters
+    ----------
+    value : str, sequence of int, or sequence of these
+        A sequence is a list, a tuple, an array, a column of a table and the like.
+
+    Raises
+    ------
+    ArgumentError
+        If it is something else, or an id is no integer.
+    """
+    if isinstance(value, str):
+        return [str(value)], False
+    entries = listed(value)
+    if entries is None:
+        raise ArgumentError(_no_prompt(value))
+    if any(isinstance(each, str) or _is_list(each) for each in entries):
+        return [_given_in_list(each, i) for i, each in enumerate(entries)], True
+    if any(isinstance(each, Mapping) for each in entries):
+        raise ArgumentError(_no_prompt(value))
+    return [_given_ids(entries, "prompt")] if entries else [], not entries
+
+
+def given_prompt(value: object) -> str | list[int]:
+    """One prompt that a caller gave; see `given_prompts`."""
+    prompts, many = given_prompts(value)
+    if many and prompts:
+        raise ArgumentError(
+            "one text or one list of token ids is expected here, not several: call it for each"
+        )
+    return prompts[0] if prompts else []
+
+
+def _given_in_list(value: object, index: int) -> str | list[int]:
+    name = f"prompt {index} of the list"
+    if isinstance(value, str):
+        return str(value)
+    entries = listed(value)
+    if entries is None:
+        raise ArgumentError(f"{name}: {_no_prompt(value)}")
+    return _given_ids(entries, name)
+
+
+def _given_ids(entries: list[Any], name: str) -> list[int]:
+    try:
+        return list(token_ids(entries))
+    except ValueError as error:
+        raise ArgumentError(f"{name} {error}") from None
+
+
+def _is_list(value: object) -> bool:
+    return not isinstance(value, int) and listed(value) is not None
+
+
+def _no_prompt(value: object) -> str:
+    """Say what a prompt is, and what to do with something else."""
+    entries = listed(value) or [None]
+    if isinstance(value, bytes | bytearray):
+        advice = ": decode the bytes first"
+    elif isinstance(value, Mapping) or isinstance(entries[0], Mapping):
+        advice = ": messages of a conversation are for chat"
+    elif isinstance(value, Iterator):
+        advice = ": make a list of it"
+    else:
+        advice = ""
+    what = "messages" if isinstance(value, list) else type(value).__name__
+    return f"a prompt is a text or a list of token ids, not {what}{advice}"
 
 
 def longest_prompt(n_ctx: int, max_tokens: int | None) -> int:
@@ -68,13 +138,17 @@ def without_oldest(ids: list[int], limit: int, bos_id: int | None) -> Prompt:
 
 
 def prompt_ids(
-    prompt: str | Ids, tokenizer: Tokenizer, *, parse_special: bool = False, whole: bool = False
+    prompt: str | list[int],
+    tokenizer: Tokenizer,
+    *,
+    parse_special: bool = False,
+    whole: bool = False,
 ) -> list[int]:
     """Token ids of a text, or ids as they were given.
 
     Parameters
     ----------
-    prompt : str or sequence of int
+    prompt : str or list of int
         Text gets a beginning-of-text token where the model wants one.
     tokenizer : Tokenizer
         Makes tokens of a text.
@@ -86,10 +160,12 @@ def prompt_ids(
     Raises
     ------
     ArgumentError
-        If `prompt` is neither, or has no tokens.
+        If `prompt` has no tokens.
     """
     if not isinstance(prompt, str):
-        return _checked_ids(prompt)
+        if not prompt:
+            raise ArgumentError("a prompt is a text or a list of token ids, not an empty one")
+        return prompt
     ids = tokenizer.encode(prompt, parse_special=parse_special)
     if tokenizer.add_eos and ids and not whole:
         ids.pop()
@@ -99,7 +175,7 @@ def prompt_ids(
 
 
 def text_prompt(
-    prompt: str | Ids, tokenizer: Tokenizer, *, parse_special: bool, limit: int | None
+    prompt: str | list[int], tokenizer: Tokenizer, *, parse_special: bool, limit: int | None
 ) -> Prompt:
     """Make the prompt of a completion; the arguments are those of `prompt_ids`, and a `limit`.
 
@@ -114,14 +190,3 @@ def text_prompt(
     if limit is not None and len(ids) > limit:
         return without_oldest(ids, limit, tokenizer.bos_id)
     return Prompt(ids, text=prompt if isinstance(prompt, str) else None)
-
-
-def _checked_ids(ids: Ids) -> list[int]:
-    plain: Any = ids.tolist() if isinstance(ids, np.ndarray) else ids
-    if isinstance(plain, (list, tuple)) and plain:
-        try:
-            return list(token_ids(plain))
-        except ValueError as error:
-            raise ArgumentError(f"prompt {error}") from None
-    what = "an empty one" if plain == [] else type(ids).__name__
-    raise ArgumentError(f"a prompt is a text or a list of token ids, not {what}")

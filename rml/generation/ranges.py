@@ -2,16 +2,32 @@
 
 A check raises ValueError with words that follow the name of what was checked, such as "must be an
 integer, at least 0"; who calls it knows whether an argument or a file is to blame.
+
+Numbers may be numpy's, and a whole float is an integer, as in JSON that JavaScript has written;
+True is none. Where several values may be given, a tuple, an array or a column of a table is as good
+as a list.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from rml.errors import ArgumentError
 
-__all__ = ["Check", "biases", "boolean", "checked", "integer", "number", "texts", "token_ids"]
+__all__ = [
+    "Check",
+    "biases",
+    "boolean",
+    "checked",
+    "integer",
+    "listed",
+    "number",
+    "texts",
+    "token_ids",
+]
 
 Check = Callable[[object], Any]
 
@@ -53,40 +69,74 @@ def integer(low: int, high: int | None = None) -> Check:
     limits = f"at least {low}" + ("" if high is None else f" and at most {high}")
 
     def check(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, Integral):
-            raise ValueError(f"must be an integer, {limits}")  # noqa: TRY004
-        result = int(value)
-        if result < low or (high is not None and result > high):
+        result = _whole(value)
+        if result is None or result < low or (high is not None and result > high):
             raise ValueError(f"must be an integer, {limits}")
         return result
 
     return check
 
 
+def _whole(value: object) -> int | None:
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    if isinstance(value, Integral):
+        return int(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a fraction beyond float64
+        return None
+    return int(number) if number.is_integer() else None
+
+
 def boolean(value: object) -> bool:
     """Accept True or False."""
-    if not isinstance(value, bool):
+    if not isinstance(value, bool | np.bool_):
         raise ValueError("must be True or False")  # noqa: TRY004 - the contract of this module
-    return value
+    return bool(value)
+
+
+def listed(value: object) -> list[Any] | None:
+    """Entries of a list, a tuple, an array, a column of a table and the like; None of all else.
+
+    Texts, mappings and sets are no lists, nor is what can be read once only, or a whole table.
+    """
+    if isinstance(value, list):
+        return value
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping | Set | type):
+        return None
+    if hasattr(value, "tolist"):
+        found = value.tolist()
+        return found if isinstance(found, list) else None
+    if hasattr(value, "__len__") and hasattr(value, "__iter__") and getattr(value, "ndim", 1) == 1:
+        return list(value)
+    return None
 
 
 def texts(value: object) -> tuple[str, ...]:
     """Accept a text or several, none of them empty."""
-    values = (value,) if isinstance(value, str) else value
-    if not isinstance(values, (list, tuple, set, frozenset)):
-        raise ValueError("must be a text or a list of texts")  # noqa: TRY004
+    values = [value] if isinstance(value, str) else _several(value)
+    if values is None:
+        raise ValueError("must be a text or a list of texts")
     if not all(isinstance(text, str) and text for text in values):
         raise ValueError("must hold texts only, none of them empty")
-    return tuple(values)
+    return tuple(map(str, values))
 
 
 def token_ids(value: object) -> tuple[int, ...]:
     """Accept a token id or several."""
-    values = value if isinstance(value, (list, tuple, set, frozenset)) else (value,)
+    values = _several(value)
     try:
-        return tuple(map(integer(0), values))
+        return tuple(map(integer(0), [value] if values is None else values))
     except ValueError:
         raise ValueError("must be token ids: integers, at least 0") from None
+
+
+def _several(value: object) -> list[Any] | None:
+    """Entries where their order does not matter."""
+    return list(value) if isinstance(value, Set) else listed(value)
 
 
 def biases(value: object) -> Mapping[int, float]:
@@ -101,7 +151,7 @@ def biases(value: object) -> Mapping[int, float]:
         token = int(key) if isinstance(key, str) and key.isdecimal() else key
         try:
             (index,) = token_ids(token)
-            banned = bias is False or bias == -math.inf
+            banned = bias == -math.inf or (isinstance(bias, bool | np.bool_) and not bias)
             result[index] = -math.inf if banned else number(-1e6, 1e6)(bias)
         except ValueError as error:
             raise ValueError(f"must map token ids to numbers; {key!r}: {error}") from None

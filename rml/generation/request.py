@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from numbers import Real
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -254,7 +255,7 @@ def canonical(
 
 
 def _minus_one_is_none(check: Check) -> Check:
-    return lambda value: None if value == -1 else check(value)
+    return lambda value: None if isinstance(value, Real) and value == -1 else check(value)
 
 
 def _functions(value: object) -> tuple[Any, ...]:
@@ -277,13 +278,13 @@ def _mask(value: object) -> Any:  # noqa: ANN401 - an array or a function
 
 
 def _truncate(value: object) -> str:
-    if value != "left":
+    if not isinstance(value, str) or value != "left":
         raise ValueError("must be 'left'")
     return value
 
 
 def _logprobs(value: object) -> bool | int:
-    return value if isinstance(value, bool) else integer(0, 20)(value)
+    return boolean(value) if isinstance(value, bool | np.bool_) else integer(0, 20)(value)
 
 
 _CHECKS: Mapping[str, Check] = {

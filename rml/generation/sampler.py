@@ -12,6 +12,7 @@ biases and penalties given as arguments.
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -114,6 +115,11 @@ class Sampler:
         self._chosen = np.empty(1, np.int64)
         # What biases, bans and penalties are written into; its contents last for one token.
         self._changed: Floats | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError(
+            "a Sampler is neither pickled nor copied: make another one from its settings and seed"
+        )
 
     def accept(self, ids: Sequence[int]) -> None:
         """Take note of tokens that are now part of the text: the prompt, then what was chosen."""

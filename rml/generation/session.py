@@ -1,17 +1,17 @@
 """One sequence: a KV cache, and the tokens that are in it."""
 
-import operator
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from rml.errors import ArgumentError, Cancelled, ClosedError, OutOfMemory
 from rml.generation.candidates import Floats
+from rml.generation.ranges import integer, listed
 from rml.generation.session_file import write_session
 from rml.llm.decoder import DecoderLM
 from rml.llm.kv_cache import KVCache
@@ -129,7 +129,7 @@ class Session:
         """
         with self._use() as (decoder, cache):
             logits = decoder.forward(ids, cache, all_logits, out)
-            self._tokens.extend(np.asarray(ids).tolist())
+            self._tokens.extend(np.asarray(ids, np.int64).tolist())
         return logits
 
     def step(self, token: int) -> Floats:
@@ -170,7 +170,7 @@ class Session:
         """
         with self._use() as (decoder, cache):
             states = decoder.hidden_states(ids, cache)
-            self._tokens.extend(np.asarray(ids).tolist())
+            self._tokens.extend(np.asarray(ids, np.int64).tolist())
         return states
 
     def truncate(self, n: int) -> None:
@@ -183,12 +183,13 @@ class Session:
         ClosedError
             If the session is closed.
         """
-        length = -1 if isinstance(n, bool) or not hasattr(n, "__index__") else operator.index(n)
         with self._use() as (_, cache):
-            if not 0 <= length <= self.position:
+            try:
+                length: int = integer(0, self.position)(n)
+            except ValueError:
                 raise ArgumentError(
                     f"truncate({n!r}): an integer from 0 to {self.position} is needed"
-                )
+                ) from None
             del self._tokens[length:]
             cache.truncate(length)
 
@@ -202,9 +203,16 @@ class Session:
         -------
         int
             How many of `ids` are in the cache.
+
+        Raises
+        ------
+        ArgumentError
+            If `ids` is no list of ids.
         """
-        limit = max(0, min(self.position, len(ids) - (not whole)))
-        kept = next((i for i in range(limit) if self._tokens[i] != ids[i]), limit)
+        if (entries := listed(ids)) is None:
+            raise ArgumentError(f"keep_prefix takes a list of token ids, not {type(ids).__name__}")
+        limit = max(0, min(self.position, len(entries) - (not whole)))
+        kept = next((i for i in range(limit) if self._tokens[i] != entries[i]), limit)
         self.truncate(kept)
         return kept
 
@@ -228,13 +236,15 @@ class Session:
         """Write tokens, keys and values to a file, for `Model.load_session`.
 
         It holds the text of the conversation. A file that is there is replaced; after an error it
-        is as it was.
+        is as it was, and the session may go on.
 
         Raises
         ------
         ClosedError
             If the session or its model is closed.
-        OSError
+        ArgumentError
+            If `path` is no path.
+        SaveError
             If the file cannot be written.
         """
         with self._use() as (decoder, cache):
@@ -339,6 +349,12 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError(
+            "a Session is neither pickled nor copied: save(path) and Model.load_session(path) "
+            "carry it to another process, and fork() makes a second one"
+        )
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"position {self.position} of {self.n_ctx}"

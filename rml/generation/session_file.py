@@ -17,12 +17,15 @@ is used, so a file that was cut, damaged or made for something else is refused; 
 code. It holds the text of a conversation.
 """
 
+import errno
 import hashlib
 import json
 import os
 import secrets
+import stat
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,10 +34,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rml._kernels.checks import PAGE_SIZE
-from rml.errors import ArgumentError, CheckpointError, ContextOverflow
+from rml.errors import CheckpointError, ContextOverflow, SaveError
 from rml.files import Checkpoint
 from rml.files.mapped import file_size
-from rml.files.paths import expanded
+from rml.files.paths import given_path
 from rml.files.strict_json import MAX_JSON_BYTES, parse_json
 from rml.llm.config import ModelConfig
 from rml.llm.kv_cache import KVCache
@@ -118,19 +121,16 @@ def write_session(
     Raises
     ------
     ArgumentError
-        If `path` is not the name of a file.
-    OSError
+        If `path` is no path.
+    SaveError
         If the file cannot be written; then nothing has changed.
     """
     header = _Header(model=model, compute=compute, kv_type=cache.kv_type, tokens=tokens)
     text = json.dumps(asdict(header), separators=(",", ":")).encode()
-    target = expanded(path)
-    if not target.name or "\0" in target.name:
-        raise ArgumentError(f"{str(target)!r} is not the name of a file")
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    digest = hashlib.sha256()
+    given = given_path(path)
     try:
-        with temporary.open("xb") as file:
+        with _replacing(given) as file:
+            digest = hashlib.sha256()
 
             def write(data: bytes) -> None:
                 digest.update(data)
@@ -144,11 +144,40 @@ def write_session(
                     np.moveaxis(whole, axis, 0)[used:] = 0  # what was truncated is not told
                     write(whole.tobytes())
             file.write(digest.digest())
+    except SaveError:
+        raise
+    except OSError as error:
+        why = error.strerror or error
+        raise SaveError(f"{given}: the session cannot be saved there: {why}") from error
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file beside `path` that takes its place when all is written, or is removed."""
+    if "\0" in str(path):
+        raise SaveError(f"{str(path)!r} is not a file name: it holds a NUL character")
+    target = Path(os.path.realpath(path))  # a link stays one
+    mode = None
+    if target.exists():
+        if not target.is_file():  # nor must a device be replaced, where that is allowed
+            what = "a folder" if target.is_dir() else "a device or the like"
+            raise OSError(errno.EEXIST, f"this is {what}, but a file is needed")
+        if not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, "the file that is there may not be written")
+        mode = stat.S_IMODE(target.stat().st_mode)
+    # Not the name with something added, which might be too long.
+    temporary = target.with_name(f".rml-{secrets.token_hex(8)}.tmp")
+    with temporary.open("xb") as file:
+        try:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+            temporary.replace(target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def read_session(
@@ -179,7 +208,7 @@ def read_session(
     ContextOverflow
         If it holds more tokens than the cache.
     """
-    source = expanded(path)
+    source = given_path(path)
     size = file_size(source)
     digest = hashlib.sha256()
     with _opened(source) as file:

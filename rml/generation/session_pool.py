@@ -84,7 +84,7 @@ class SessionPool:
         OutOfMemory
             If there is no memory for it, also without the sessions that wait.
         """
-        checked("n_sequences", n_sequences, integer(1))
+        n_sequences = checked("n_sequences", n_sequences, integer(1))
         return Session(self._open_decoder(), self._cache(n_ctx, kv_type, n_sequences), self)
 
     def load(

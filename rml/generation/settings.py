@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rml.errors import ArgumentError, CheckpointError
-from rml.generation.ranges import Check, biases, integer, number, texts
+from rml.generation.ranges import Check, biases, integer, listed, number, texts
 
 __all__ = [
     "GREEDY_BELOW",
@@ -70,16 +70,14 @@ _SAMPLER_ALIASES = {
 
 def samplers(value: object) -> tuple[str, ...]:
     """Accept names of stages: a list, llama.cpp's ``"top_k;temp"`` or its letters ``"kt"``."""
-    if value == "llama.cpp":
-        return LLAMA_CPP_SAMPLERS
     if isinstance(value, str):
+        if value == "llama.cpp":
+            return LLAMA_CPP_SAMPLERS
         names = value.split(";") if ";" in value or value in SAMPLERS else list(value)
-    elif isinstance(value, (list, tuple)):
-        names = list(value)
+    elif (found := listed(value)) is not None and all(isinstance(name, str) for name in found):
+        names = found
     else:
-        raise ValueError(  # noqa: TRY004 - the contract of a check
-            f"must be a list of names out of {', '.join(SAMPLERS)}"
-        )
+        raise ValueError(f"must be a list of names out of {', '.join(SAMPLERS)}")
     result = tuple(_SAMPLER_ALIASES.get(name, name) for name in names)
     if unknown := [name for name in result if name not in SAMPLERS]:
         raise ValueError(f"must be names out of {', '.join(SAMPLERS)}; {unknown[0]!r} is none")

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Collection, Generator, Iterator
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from rml.errors import ArgumentError, Cancelled, ContextOverflow, RmlError
 from rml.generation.candidates import Floats
@@ -255,6 +255,9 @@ class Stream:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError("a Stream is neither pickled nor copied: send what result() returns")
 
     # ---- the phases ----
 

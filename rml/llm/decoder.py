@@ -5,7 +5,8 @@ at once, in pieces, or token by token give the same bits. What is computed is in
 records operations into a `Plan` once for each number of tokens; that plan is run at every step.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +67,7 @@ class DecoderLM:
         compute: str = "int8x2",
         n_threads: int | None = None,
     ) -> None:
-        if compute not in COMPUTE_MODES:
+        if not isinstance(compute, str) or compute not in COMPUTE_MODES:
             raise ArgumentError(
                 f"compute is {compute!r}, but must be one of {', '.join(COMPUTE_MODES)}"
             )
@@ -215,6 +216,11 @@ class DecoderLM:
             self._recipe.normed(workspace, out[part]).run()
         return out
 
+    def __reduce__(self) -> tuple[Callable[[], "DecoderLM"], tuple[()]]:
+        # As the checkpoint, which pickles as its path: the weights are not copied.
+        arguments = {name: getattr(self, name) for name in ("config", "compute", "n_threads")}
+        return partial(type(self), self._checkpoint, **arguments), ()
+
     def plan(self, cache: KVCache, n_tokens: int = 1) -> Plan:
         """Return the operations of a step of `n_tokens`, to look at or to profile."""
         if not 1 <= n_tokens <= MAX_TOKENS:
@@ -227,11 +233,7 @@ class DecoderLM:
     def _checked_ids(
         self, tokens: Sequence[int] | npt.NDArray[np.integer]
     ) -> npt.NDArray[np.int32]:
-        ids = np.asarray(tokens)
-        if ids.ndim != 1 or ids.size == 0:
-            raise ArgumentError(f"tokens have shape {ids.shape}, but one or more ids are needed")
-        if ids.dtype.kind not in "iu":
-            raise ArgumentError(f"tokens are {ids.dtype}, but whole numbers are needed")
+        ids = _id_array(tokens)
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= self.config.n_vocab:
             raise ArgumentError(
@@ -298,6 +300,30 @@ class DecoderLM:
                 del workspace.plans[others[0]]
             workspace.plans[key] = self._recipe.step(workspace, cache, n_tokens, head=head)
         return workspace.plans[key]
+
+
+def _id_array(tokens: object) -> npt.NDArray[np.integer]:
+    """Ids in one dimension, at least one; a whole float is an integer, too."""
+    try:
+        ids = np.asarray(tokens)
+        if ids.dtype == np.object_:  # a column of a table: what its entries are
+            ids = np.asarray(ids.tolist())
+    except (ValueError, TypeError):
+        raise ArgumentError(
+            "tokens are lists of unequal length, but one or more ids in one list are needed"
+        ) from None
+    if ids.ndim != 1 or ids.size == 0:
+        found = f"of shape {ids.shape}" if ids.ndim else type(tokens).__name__
+        advice = ": encode the text first" if isinstance(tokens, str | bytes) else ""
+        raise ArgumentError(
+            f"tokens are {found}, but one or more ids in one list are needed{advice}"
+        )
+    if ids.dtype.kind == "f" and (np.floor(ids) == ids).all() and (abs(ids) < 2**53).all():
+        ids = ids.astype(np.int64)
+    if ids.dtype.kind not in "iu":
+        found = "no integers of 64 bits" if ids.dtype == np.object_ else str(ids.dtype)
+        raise ArgumentError(f"tokens are {found}, but whole numbers are needed")
+    return ids
 
 
 def _undo(cache: KVCache, size: int) -> None:

@@ -181,7 +181,7 @@ class KVCache:
             raise ArgumentError(
                 f"head_dim is {head_dim}, but an even number up to {MAX_HEAD_DIM} is needed"
             )
-        if kv_type not in KV_TYPES:
+        if not isinstance(kv_type, str) or kv_type not in KV_TYPES:
             raise ArgumentError(f"kv_type is {kv_type!r}, but must be one of {', '.join(KV_TYPES)}")
         self.n_layers, self.n_kv_heads, self.head_dim = n_layers, n_kv_heads, head_dim
         self.n_ctx, self.kv_type = n_ctx, kv_type

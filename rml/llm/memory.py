@@ -67,7 +67,7 @@ def kv_bytes_per_token(config: ModelConfig, kv_type: str) -> int:
         ``"f32"``, ``"f16"``, or ``"int8"``, which adds one f32 scale for each group of channels:
         the largest power of two that divides head_dim, at most 32.
     """
-    if kv_type not in KV_TYPES:
+    if not isinstance(kv_type, str) or kv_type not in KV_TYPES:
         raise ArgumentError(f"kv_type is {kv_type!r}, but must be one of {', '.join(KV_TYPES)}")
     row = config.kv_size * np.dtype(KV_TYPES[kv_type]).itemsize
     if kv_type == "int8":

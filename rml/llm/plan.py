@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -157,6 +157,9 @@ class Plan:
                 return seconds
 
         return run
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError("a Plan is neither pickled nor copied: it holds addresses; record anew")
 
     def __len__(self) -> int:
         return len(self.operations)

@@ -8,7 +8,7 @@ the template wrote from the content of messages, so that no content can forge a 
 import datetime as dt
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +46,8 @@ UNSET: Final = Unset.UNSET
 
 class ChatTemplate:
     """A compiled chat template; immutable, and safe to share between threads.
+
+    It pickles as its source.
 
     Parameters
     ----------
@@ -196,6 +198,8 @@ class ChatTemplate:
             raise ArgumentError(
                 "continue_final_message and add_generation_prompt exclude each other"
             )
+        if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+            raise ArgumentError(f"messages are a list of mappings, not {type(messages).__name__}")
         checked = prepared(messages, self._names)
         mark = ""
         if continue_final_message:
@@ -239,6 +243,9 @@ class ChatTemplate:
                 raise TemplateError(str(error.message)) from None
             reason = str(error) if isinstance(error, SecurityError) else _described(error)
             raise TemplateError(f"the chat template fails: {reason[:_MAX_REASON]}") from error
+
+    def __reduce__(self) -> tuple[type["ChatTemplate"], tuple[str]]:
+        return type(self), (self.source,)
 
     def __repr__(self) -> str:
         return f"ChatTemplate({self.source[:40]!r}...)"

@@ -207,6 +207,8 @@ class Tokenizer:
     @out_of_memory("the text of tokens")
     def decode_bytes(self, ids: Iterable[int], skip_special: bool = True) -> bytes:
         """Bytes of ids, before they are read as UTF-8; see `decode`."""
+        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+            raise ArgumentError(f"decode takes a list of token ids, not {type(ids).__name__}")
         return _Pieces(self, skip_special, None)(ids)
 
     def stream_decoder(

@@ -8,7 +8,7 @@ import pytest
 
 import rml
 from rml.errors import RmlError
-from rml.files.paths import expanded, is_folder, is_there
+from rml.files.paths import given_path, is_folder, is_there
 
 LLAMA = Path(__file__).resolve().parent.parent / "fixtures" / "llama" / "hf"
 
@@ -92,5 +92,5 @@ def test_questions_have_answers(tmp_path):
     for name in ("x", "y" * 5000, "a\0b", "link/x"):
         assert not is_there(tmp_path / name)
         assert not is_folder(tmp_path / name)
-    assert expanded("~/x") == Path.home() / "x"
-    assert expanded("~nobody-at-all/x") == Path("~nobody-at-all/x")
+    assert given_path("~/x") == Path.home() / "x"
+    assert given_path("~nobody-at-all/x") == Path("~nobody-at-all/x")

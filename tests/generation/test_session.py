@@ -87,11 +87,12 @@ def test_truncate(make_session):
     session, decoder = make_session(sum_so_far)
     session.forward([1, 2, 3])
 
-    session.truncate(np.int64(1))
+    session.truncate(np.int64(2))
+    session.truncate(1.0)
 
     assert (session.position, decoder.caches[0].tokens) == (1, [1])
     assert session.forward([5]).argmax() == 6
-    for bad in (-1, 3, 1.0, None, True, "1"):
+    for bad in (-1, 3, 1.5, None, True, "1"):
         with pytest.raises(ArgumentError, match="from 0 to 2"):
             session.truncate(bad)
     assert session.position == 2

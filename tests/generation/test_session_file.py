@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import resource
 import struct
 from pathlib import Path
 
@@ -11,7 +12,14 @@ import numpy as np
 import pytest
 
 import rml
-from rml import ArgumentError, CheckpointError, ClosedError, ContextOverflow, _kernels
+from rml import (
+    ArgumentError,
+    CheckpointError,
+    ClosedError,
+    ContextOverflow,
+    SaveError,
+    _kernels,
+)
 from rml.generation import session_file
 from rml.llm.rope import RopeScaling
 
@@ -220,11 +228,112 @@ def test_a_failed_save_leaves_the_file_that_was_there(model, saved, monkeypatch)
     monkeypatch.setattr(os, "fsync", full)
     with model.session() as session:
         session.forward([1])
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(SaveError, match=f"^{saved}: .*No space") as caught:
             session.save(saved)
+        assert isinstance(caught.value, OSError)
+        monkeypatch.undo()
+        session.forward([2])
+        session.save(saved.with_name("other"))
 
     assert saved.read_bytes() == before
-    assert [file.name for file in saved.parent.iterdir()] == ["saved"]
+    assert sorted(file.name for file in saved.parent.iterdir()) == ["other", "saved"]
+
+
+def test_a_full_disk(model, saved, tmp_path):
+    """A limit to the size of files stands for it; where it strikes, bytes were written already."""
+    before = saved.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with model.session() as session:
+        session.forward(IDS)
+        for size in (0, 100, len(before) - 1):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+            try:
+                for name in ("saved", "new"):
+                    with pytest.raises(SaveError, match=f"^{tmp_path / name}: "):
+                        session.save(tmp_path / name)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert saved.read_bytes() == before
+        assert [file.name for file in tmp_path.iterdir()] == ["saved"]
+        session.save(tmp_path / "new")
+    assert (tmp_path / "new").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("missing/file", "No such file"),
+        ("folder", "this is a folder"),
+        ("folder/..", "this is a folder"),
+        ("saved/file", "Not a directory"),
+        ("/", "this is a folder"),
+        ("/dev/full", "a device"),
+        ("link-to-full", "a device"),
+        ("x" * 300, "too long"),
+    ],
+)
+def test_places_where_no_file_can_be(model, saved, tmp_path, place, message):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link-to-full").symlink_to("/dev/full")
+    before = saved.read_bytes()
+    path = tmp_path / place
+    with model.session() as session:
+        session.forward(IDS)
+        with pytest.raises(SaveError, match=f"^{path}: .*{message}"):
+            session.save(path)
+        session.save(saved)  # it is usable, and nothing has changed
+    assert saved.read_bytes() == before
+    assert Path("/dev/full").is_char_device()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["folder", "link-to-full", "saved"]
+
+
+@pytest.mark.parametrize("path", [None, 5, "", b"file", ["file"]])
+def test_what_is_no_path(model, path):
+    with model.session() as session:
+        for use in (session.save, model.load_session):
+            with pytest.raises(ArgumentError, match="a path is expected, not"):
+                use(path)
+        with pytest.raises(SaveError, match=r"^'a\\x00b' is not a file name"):
+            session.save("a\0b")
+
+
+def test_a_file_without_permission(model, saved, monkeypatch):
+    """Whoever runs this may be allowed everything, so the system's answers are made up."""
+    before = saved.read_bytes()
+    with model.session() as session:
+        session.forward([1])
+        monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+        with pytest.raises(SaveError, match=f"^{saved}: .*may not be written"):
+            session.save(saved)
+
+        def refuse(_path, *_args, **_kwargs):
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(Path, "open", refuse)
+        with pytest.raises(SaveError, match="Permission denied"):
+            session.save(saved.with_name("new"))
+        monkeypatch.undo()
+        assert saved.read_bytes() == before
+        session.forward([2])
+
+
+def test_what_a_saved_file_keeps_of_the_one_it_replaces(model, saved, tmp_path):
+    """A link stays a link, and a conversation that only its owner may read stays so."""
+    saved.chmod(0o600)
+    (tmp_path / "link").symlink_to(saved)
+    with model.session() as session:
+        session.forward([1, 2])
+        session.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert saved.stat().st_mode & 0o777 == 0o600
+    with model.load_session(saved) as loaded:
+        assert loaded.tokens == [1, 2]
+
+
+def test_a_name_as_long_as_names_may_be(model, tmp_path):
+    with model.session() as session:
+        session.save(tmp_path / ("x" * 255))
+        session.save(tmp_path / ("x" * 255))
 
 
 def test_closed_sessions_are_not_saved(model, tmp_path):

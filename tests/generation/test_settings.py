@@ -31,7 +31,7 @@ NAN, INF = math.nan, math.inf
     ("name", "values"),
     [
         ("temperature", [-1, -1e-9, NAN, INF, "0.5", True, None, 10**400, 1j]),
-        ("top_k", [-2, 1.0, "40", True, None]),
+        ("top_k", [-2, 1.5, "40", True, None]),
         ("top_p", [-0.1, 1.1, NAN]),
         ("min_p", [-0.1, 1.1, NAN]),
         ("typical_p", [-0.1, 1.1]),
