@@ -44,10 +44,11 @@ _FAMILIES = {
     "smollm3": _Family("smollm3", rope_pairing="interleaved"),
 }
 
-# Keys without effect on the logits: bookkeeping, and the vocabulary's size, which is the number of
-# rows of the embedding.
+# Keys without effect on the logits: bookkeeping; the vocabulary's size, which is the number of rows
+# of the embedding; the epsilon of another kind of norm, and what encoders and classifiers read.
 _HARMLESS = frozenset({
-    "vocab_size", "rope.scaling.finetuned", "pooling_type", "tensor_data_layout",
+    "attention.layer_norm_epsilon", "classifier.output_labels", "decoder_start_token_id",
+    "pooling_type", "rope.scaling.finetuned", "tensor_data_layout", "vocab_size",
     # Of experts, in a model that has none; else they are read.
     "expert_used_count", "expert_feed_forward_length", "expert_weights_norm",
 })  # fmt: skip

@@ -1,11 +1,11 @@
 """Hugging Face ``config.json`` -> the fields of a `ModelConfig`.
 
 What a file leaves out has the default of the family's configuration class in Transformers, because
-a saved file omits what equals it. A key is read; or in `_HARMLESS`; or refused unless it is null,
-false or empty: what nobody reads might change the arithmetic.
+a saved file omits what equals it. A key is read; or in `_HARMLESS`; or has the value at which it
+changes nothing (`_NEUTRAL`; null, false and empty are such values of every key); or is a text, of
+which one warning tells; or else refused: what nobody reads might change the arithmetic.
 
-Source: configuration_*.py, modeling_*.py and modeling_rope_utils.py of Transformers, in the
-spellings of versions 4 and 5.
+Source: configuration_*.py and modeling_*.py of Transformers.
 """
 
 import math
@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rml.errors import CheckpointError, UnsupportedModel
+from rml.llm.config_hf_rope import rope_fields
 from rml.llm.config_keys import Keys
 from rml.llm.config_limits import MAX_LAYERS
-from rml.llm.rope import RopeScaling
 
 __all__ = ["fields_from_hf"]
 
@@ -39,22 +39,72 @@ _QK_NORMS = {"qwen3": "head", "qwen3_moe": "head", "gemma3_text": "head", "olmoe
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 _SLIDING = "sliding_attention"
 
-# Without effect on the logits: bookkeeping, training, generation, the tokenizer, images.
+# Without effect on the logits.
 _HARMLESS = frozenset({
-    "architectures", "attn_implementation", "auto_map", "cache_implementation", "dtype", "id2label",
-    "initializer_range", "is_decoder", "is_llama_config", "label2id", "max_sequence_length",
-    "max_window_layers", "model_max_length", "model_type", "name_or_path", "output_router_logits",
-    "pretraining_tp", "router_aux_loss_coef", "router_jitter_noise", "task_specific_params",
-    "tokenizer_class", "torch_dtype", "transformers.js_config", "transformers_version",
-    "unsloth_fixed", "unsloth_version", "use_cache",
+    # What the file is, and what wrote it.
+    "architectures", "auto_map", "base_model_pp_plan", "base_model_tp_plan", "dtype",
+    "is_llama_config", "model_type", "name_or_path", "torch_dtype", "transformers.js_config",
+    "transformers_version",
+    # How Transformers runs it.
+    "attn_implementation", "cache_implementation", "chunk_size_feed_forward", "flash_attn",
+    "gradient_checkpointing", "is_decoder", "output_attentions", "output_hidden_states",
+    "output_router_logits", "pretraining_tp", "return_dict", "torchscript", "use_bfloat16",
+    "use_cache", "use_flash_attention", "use_flash_attention_2", "use_flash_attn",
+    # Training.
+    "attention_probs_dropout_prob", "aux_loss_alpha", "classifier_activation", "dropout",
+    "hidden_dropout_prob", "init_std", "initializer_factor", "initializer_range",
+    "neftune_noise_alpha", "router_aux_loss_coef", "router_jitter_noise", "router_z_loss_coef",
+    "seq_aux",
+    # Heads of other tasks.
+    "finetuning_task", "id2label", "label2id", "num_labels", "problem_type",
+    "task_specific_params",
+    # The encoder of an encoder and decoder, which these are not.
+    "tf_legacy_loss", "tie_encoder_decoder",
+    # Limits of a tokenizer and its names; sizes that only other kinds of layers or scaling read.
+    "bos_token", "eos_token", "max_seq_length", "max_sequence_length", "max_window_layers",
+    "model_max_length", "original_max_position_embeddings", "pad_token", "sep_token",
+    "seq_length", "tokenizer_class", "unk_token",
     # Settings of generation that older versions kept here.
-    "chunk_size_feed_forward", "diversity_penalty", "encoder_no_repeat_ngram_size",
-    "finetuning_task", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size",
-    "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions",
-    "output_hidden_states", "problem_type", "repetition_penalty", "return_dict", "temperature",
-    "top_k", "top_p", "typical_p",
+    "bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample", "early_stopping",
+    "encoder_no_repeat_ngram_size", "epsilon_cutoff", "eta_cutoff",
+    "exponential_decay_length_penalty", "length_penalty", "max_length", "max_new_tokens",
+    "min_length", "min_new_tokens", "min_p", "no_repeat_ngram_size", "num_beam_groups",
+    "num_beams", "num_return_sequences", "output_logits", "output_scores", "penalty_alpha",
+    "prefix", "remove_invalid_values", "renormalize_logits", "repetition_penalty",
+    "return_dict_in_generate", "suppress_tokens", "temperature", "top_k", "top_p", "typical_p",
 })  # fmt: skip
+_HARMLESS_STARTS = ("_", "unsloth_")
 _HARMLESS_ENDS = ("_token_id", "_token_index", "_dropout", "_pdrop")
+
+# Keys of other families that would change the arithmetic, and the values at which they do not. Of
+# switches that are texts all are here that are known, since an unknown text counts as a note.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "activation_function": (),
+    "attention_type": ("causal", "full"),
+    "embedding_multiplier": (1,),
+    "first_k_dense_replace": (0,),
+    "interleave_moe_layer_step": (1,),
+    "logit_scale": (1,),
+    "logits_scaling": (1,),
+    "moe_layer_freq": (1,),
+    "n_group": (0, 1),
+    "n_shared_experts": (0,),
+    "norm_type": ("rmsnorm", "rms_norm"),
+    "normalization_type": ("rmsnorm", "RMSNorm"),
+    "num_nextn_predict_layers": (0,),
+    "num_shared_experts": (0,),
+    "position_embedding_type": ("rope", "rotary"),
+    "quant_method": (),
+    "quantization": (),
+    "quantize": (),
+    "residual_multiplier": (1,),
+    "rope_interleaved": (False,),
+    "routed_scaling_factor": (1,),
+    "scoring_func": ("softmax",),
+    "shared_expert_intermediate_size": (0,),
+    "topk_group": (0, 1),
+    "topk_method": ("greedy",),
+}
 
 
 def fields_from_hf(config: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -103,7 +153,7 @@ def fields_from_hf(config: Mapping[str, Any], path: str = "") -> dict[str, Any]:
         "tied_head": keys.flag("tie_word_embeddings", tied),
         "rope_pairing": "half",
     }
-    found.update(_rope(keys, theta, n_ctx, two_sets=gemma))
+    found.update(rope_fields(keys, theta, n_ctx, two_sets=gemma))
     if family in _EXPERTS:
         found.update(_experts(keys, family, found["d_ffn"]))
     if gemma:
@@ -118,7 +168,7 @@ def fields_from_hf(config: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     found["windows"] = _windows(keys, family, n_layers, found.get("rope_layers", ()))
     if keys.get("is_causal") is False:
         raise keys.refuse("is_causal = False is not implemented")
-    keys.refuse_all({key: value for key, value in keys.unread() if _matters(key, value)})
+    _refuse_unread(keys)
     return found
 
 
@@ -135,11 +185,22 @@ def _text_part(config: Mapping[str, Any], path: str) -> dict[str, Any]:
     return fields_from_hf(inner, f"{path}: text_config" if path else "text_config")
 
 
-def _matters(key: str, value: object) -> bool:
-    """Tell whether a key that nobody read may change the arithmetic."""
-    if key in _HARMLESS or key.startswith("_") or key.endswith(_HARMLESS_ENDS):
-        return False
-    return value is not None and value is not False and value not in ((), {}, "")
+def _refuse_unread(keys: Keys) -> None:
+    """Refuse what nobody read and might change the arithmetic; warn of what does not look so.
+
+    That are texts: a switch that is one, of a family of which we know, is in `_NEUTRAL`.
+    """
+    unknown = {key: value for key, value in keys.unread() if not _is_harmless(key, value)}
+    notes = [key for key in unknown if isinstance(unknown[key], str) and key not in _NEUTRAL]
+    keys.refuse_all({key: unknown[key] for key in unknown if key not in notes})
+    if notes:
+        keys.warn(f"passed over, since they look like notes: {', '.join(sorted(notes))}")
+
+
+def _is_harmless(key: str, value: object) -> bool:
+    if key in _HARMLESS or key.startswith(_HARMLESS_STARTS) or key.endswith(_HARMLESS_ENDS):
+        return True
+    return value is None or value is False or value in ((), {}, "", *_NEUTRAL.get(key, ()))
 
 
 def _head_dim(keys: Keys, d_model: int, n_heads: int, default: int | None) -> int:
@@ -249,76 +310,3 @@ def _gemma_layers(keys: Keys, n_layers: int) -> tuple[bool, ...]:
     if period < 1:
         raise keys.fail(f"{key} is {period}, but must be positive")
     return tuple((layer + 1) % period != 0 for layer in range(n_layers))
-
-
-def _rope(keys: Keys, theta: float, n_ctx: int, *, two_sets: bool) -> dict[str, Any]:
-    """Rotary keys: one set of them, or (`two_sets`) another for layers with a window."""
-    new, old = keys.get("rope_parameters"), keys.get("rope_scaling")
-    if new and old and new != old:
-        raise keys.fail("rope_parameters and rope_scaling contradict each other")
-    far = keys.child("rope_parameters" if new else "rope_scaling")
-    near = far.child(_SLIDING)
-    if "full_attention" in far:
-        both, far = far, far.child("full_attention")
-        both.refuse_all(dict(both.unread()))
-    if keys.number("partial_rotary_factor", 1.0) != 1.0:
-        raise keys.refuse("partial_rotary_factor is not implemented")
-    found: dict[str, Any] = {
-        "rope_theta": far.number("rope_theta", keys.number("rope_theta", theta)),
-        "rope_scaling": _rope_scaling(far, n_ctx),
-    }
-    if two_sets:
-        local_theta = keys.number("rope_local_base_freq", 10_000.0)
-        found["rope_local_theta"] = near.number("rope_theta", local_theta)
-        if _rope_scaling(near, n_ctx) is not None:
-            raise keys.refuse("rope scaling of layers with a window is not implemented")
-    elif len(near):
-        raise keys.refuse("a second set of rotary parameters is not implemented for this family")
-    return found
-
-
-def _rope_scaling(keys: Keys, n_ctx: int) -> RopeScaling | None:
-    """One set of rotary parameters; the original context is that of training if not said."""
-    kind, legacy = keys.get("rope_type"), keys.get("type")
-    if kind and legacy and kind != legacy:
-        raise keys.fail(f"rope_type is {kind!r}, but type is {legacy!r}")
-    kind = kind or legacy or "default"
-    keys.get("rope_theta")
-    if keys.number("partial_rotary_factor", 1.0) != 1.0:
-        raise keys.refuse("partial_rotary_factor is not implemented")
-    scaling = None
-    if kind == "linear":
-        scaling = RopeScaling(type="linear", factor=keys.number("factor"))
-    elif kind == "dynamic":
-        scaling = RopeScaling(type="dynamic", factor=keys.number("factor"), original_context=n_ctx)
-    elif kind == "llama3":
-        scaling = RopeScaling(
-            type="llama3",
-            factor=keys.number("factor"),
-            original_context=keys.integer("original_max_position_embeddings", n_ctx),
-            low_freq_factor=keys.number("low_freq_factor"),
-            high_freq_factor=keys.number("high_freq_factor"),
-        )
-    elif kind == "yarn":
-        original = keys.integer("original_max_position_embeddings", n_ctx)
-        scaling = RopeScaling(
-            type="yarn",
-            factor=keys.number("factor", n_ctx / original if original > 0 else None),
-            original_context=original,
-            beta_fast=keys.number("beta_fast", 32.0),
-            beta_slow=keys.number("beta_slow", 1.0),
-            truncate=keys.flag("truncate", default=True),
-            attention_factor=keys.optional_number("attention_factor"),
-            mscale=keys.optional_number("mscale"),
-            mscale_all_dim=keys.optional_number("mscale_all_dim"),
-        )
-    elif kind != "default":
-        raise keys.refuse(f"rope type {kind!r} is not implemented")
-    keys.refuse_all(
-        {
-            key: value
-            for key, value in keys.unread()
-            if value is not None and key not in ("finetuned", "original_max_position_embeddings")
-        }
-    )
-    return scaling

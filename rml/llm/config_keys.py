@@ -4,8 +4,9 @@ Both readers of configurations use it, so that a key nobody read can be refused 
 over in silence.
 """
 
+import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import numpy as np
 from rml.errors import CheckpointError, UnsupportedModel
 
 __all__ = ["Keys"]
+
+_log = logging.getLogger("rml")
 
 _SHOWN_ENTRIES = 8
 _SHOWN_LENGTH = 60
@@ -58,6 +61,10 @@ class Keys:
     def refuse(self, message: str) -> UnsupportedModel:
         """Make the error for metadata that asks for what is not implemented."""
         return UnsupportedModel(f"{self._where()}{message}")
+
+    def warn(self, message: str) -> None:
+        """Log something about the metadata that is worth a look."""
+        _log.warning("%s%s", self._where(), message)
 
     def get(self, key: str) -> Any:  # noqa: ANN401 - metadata may hold anything
         """Value of a key, None where it is absent or null; arrays become tuples."""
@@ -116,6 +123,18 @@ class Keys:
         if value is not None and not isinstance(value, Mapping):
             raise self.fail(f"{self._label}{key} is {_show(value)}, but must be an object")
         return Keys(value or {}, self._path, label=f"{self._label}{key}.")
+
+    def full_name(self, key: str) -> str:
+        """Name of a key as messages have it."""
+        return f"{self._label}{key}"
+
+    def says_more_than(self, keys: Collection[str]) -> bool:
+        """Whether there is any other key whose value is not null."""
+        return any(
+            value is not None and full.removeprefix(self._prefix) not in keys
+            for full, value in self._values.items()
+            if full.startswith(self._prefix)
+        )
 
     def unread(self) -> Iterator[tuple[str, Any]]:
         """Keys that nobody asked for, with their values."""

@@ -332,6 +332,7 @@ def test_long_values_are_shortened(value, shown):
     [
         ("attention.causal", True),
         ("attention.clamp_kqv", 0.0),
+        ("attention.layer_norm_epsilon", 1e-5),
         ("attention.max_alibi_bias", 0.0),
         ("attention.shared_kv_layers", 0),
         ("attention.temperature_scale", 0.0),
@@ -350,7 +351,10 @@ def test_long_values_are_shortened(value, shown):
         ("final_logit_softcapping", 0.0),
         ("interleave_moe_layer_step", 1),
         ("leading_dense_block_count", 0),
+        ("classifier.output_labels", ["a", "b"]),
+        ("decoder_start_token_id", 0),
         ("logit_scale", 0.0),
+        ("vocab_size", 7),
         ("moe_every_n_layers", 1),
         ("nextn_predict_layers", 0),
         ("pooling_type", 3),
@@ -367,6 +371,22 @@ def test_long_values_are_shortened(value, shown):
 )
 def test_the_same_keys_pass_where_they_change_nothing(key, value):
     assert read(**{key.replace(".", "__"): value}) == PLAIN
+
+
+def test_bookkeeping_of_converters_and_quantizers():
+    """What lies outside an architecture's own keys changes no arithmetic, known or not."""
+    notes = {
+        "general.name": "Toy", "general.quantized_by": "x", "general.quantization_version": 2,
+        "general.file_type": 15, "general.repo_url": "x", "general.tags": ["a", "b"],
+        "general.base_model.count": 1, "general.base_model.0.name": "Base", "general.type": "model",
+        "general.sampling.temp": 0.5, "general.a_key_of_next_year": 1,
+        "quantize.imatrix.file": "x", "quantize.imatrix.entries_count": 210,
+        "split.no": 0, "split.count": 0, "split.tensors.count": 21,
+        "unsloth.version": "2025.1", "mradermacher.quantized_by": "x",
+        "tokenizer.ggml.a_key_of_next_year": 1,
+    }  # fmt: skip
+    noted = {**metadata(), **notes}
+    assert ModelConfig.from_gguf(noted, tensors(), path="toy.gguf") == PLAIN
 
 
 @pytest.mark.parametrize(

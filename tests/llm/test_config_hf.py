@@ -474,6 +474,249 @@ def test_missing_model_type():
         ModelConfig.from_hf({"model_type": "gemma3"})
 
 
+# ---- one thing said twice ----
+
+LINEAR = {"rope_type": "linear", "factor": 8.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+FAR, NEAR = {"rope_type": "default", "rope_theta": 2e6}, {"rope_theta": 3e4}
+
+
+@pytest.mark.parametrize(
+    ("family", "twice", "once"),
+    [
+        (
+            "llama",
+            {"rope_theta": 7e3, "rope_parameters": {"rope_type": "default", "rope_theta": 7e3}},
+            {"rope_theta": 7e3},
+        ),
+        (
+            "llama",
+            {
+                "rope_theta": 7000,
+                "rope_scaling": {"type": "linear", "factor": 8},
+                "rope_parameters": LINEAR | {"rope_theta": 7e3},
+            },
+            {"rope_theta": 7e3, "rope_scaling": LINEAR},
+        ),
+        (
+            "llama",
+            {
+                "rope_scaling": YARN | {"beta_fast": 32, "type": "yarn", "rope_theta": 5e4},
+                "rope_parameters": YARN | {"rope_theta": 5e4, "truncate": True, "mscale": None},
+            },
+            {"rope_theta": 5e4, "rope_scaling": YARN},
+        ),
+        # One place has the base, the other the scaling.
+        (
+            "llama",
+            {"rope_scaling": LINEAR, "rope_parameters": {"rope_theta": 7e3}},
+            {"rope_theta": 7e3, "rope_scaling": LINEAR},
+        ),
+        # What is null or empty says nothing.
+        ("llama", {"rope_scaling": None, "rope_parameters": LINEAR}, {"rope_scaling": LINEAR}),
+        ("llama", {"rope_scaling": {}, "rope_parameters": LINEAR}, {"rope_scaling": LINEAR}),
+        ("llama", {"rope_scaling": LINEAR, "rope_parameters": None}, {"rope_scaling": LINEAR}),
+        (
+            "llama",
+            {"rope_theta": None, "rope_parameters": {"rope_theta": 7e3}},
+            {"rope_theta": 7e3},
+        ),
+        # The original context stands in the set or beside it.
+        (
+            "llama",
+            {"rope_scaling": YARN, "original_max_position_embeddings": 512},
+            {"rope_scaling": YARN},
+        ),
+        (
+            "llama",
+            {
+                "rope_scaling": {"rope_type": "yarn", "factor": 4.0},
+                "original_max_position_embeddings": 512,
+            },
+            {"rope_scaling": YARN},
+        ),
+        ("llama", {"original_max_position_embeddings": 512}, {}),
+        # A set for each kind of layer, and the two keys of version 4.
+        (
+            "gemma3_text",
+            {
+                "rope_theta": 2e6,
+                "rope_local_base_freq": 3e4,
+                "rope_parameters": {"full_attention": FAR, "sliding_attention": NEAR},
+            },
+            {"rope_theta": 2e6, "rope_local_base_freq": 3e4},
+        ),
+        (
+            "gemma3_text",
+            {
+                "rope_scaling": LINEAR,
+                "rope_parameters": {
+                    "full_attention": LINEAR | {"rope_theta": 2e6},
+                    "sliding_attention": NEAR | {"rope_type": "default"},
+                },
+            },
+            {"rope_theta": 2e6, "rope_local_base_freq": 3e4, "rope_scaling": LINEAR},
+        ),
+        # Two sets that are one.
+        (
+            "mistral",
+            {
+                "rope_parameters": {
+                    "full_attention": LINEAR | {"rope_theta": 7e3},
+                    "sliding_attention": LINEAR | {"rope_theta": 7e3},
+                }
+            },
+            {"rope_theta": 7e3, "rope_scaling": LINEAR},
+        ),
+        ("llama", {"torch_dtype": "bfloat16", "dtype": "float32"}, {}),
+        ("mixtral", {"num_local_experts": 4, "num_experts": 4}, {"num_experts": 4}),
+    ],
+)
+def test_what_is_said_twice_counts_once(family, twice, once):
+    assert read(family, **twice) == read(family, **once)
+
+
+@pytest.mark.parametrize(
+    ("family", "more", "one", "other"),
+    [
+        (
+            "llama",
+            {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 7e3}},
+            "rope_theta is 10000.0",
+            "rope_parameters.rope_theta is 7000.0",
+        ),
+        (
+            "llama",
+            {"rope_theta": 1e4, "rope_scaling": LINEAR | {"rope_theta": 7e3}},
+            "rope_theta is 10000.0",
+            "rope_scaling.rope_theta is 7000.0",
+        ),
+        (
+            "llama",
+            {"rope_scaling": LINEAR, "rope_parameters": LINEAR | {"factor": 4.0}},
+            "rope_parameters.factor is 4.0",
+            "rope_scaling.factor is 8.0",
+        ),
+        (
+            "llama",
+            {"rope_scaling": LINEAR, "rope_parameters": {"rope_type": "default"}},
+            "rope_parameters.rope_type is 'default'",
+            "rope_scaling.rope_type is 'linear'",
+        ),
+        # What the other one leaves out has its default.
+        (
+            "llama",
+            {"rope_scaling": YARN, "rope_parameters": YARN | {"beta_fast": 16.0}},
+            "rope_parameters.beta_fast is 16.0",
+            "rope_scaling.beta_fast is 32.0",
+        ),
+        (
+            "llama",
+            {"rope_scaling": YARN, "original_max_position_embeddings": 1024},
+            "original_max_position_embeddings is 1024",
+            "rope_scaling.original_max_position_embeddings is 512",
+        ),
+        (
+            "gemma3_text",
+            {"rope_local_base_freq": 1e4, "rope_parameters": {"sliding_attention": NEAR}},
+            "rope_parameters.sliding_attention.rope_theta is 30000.0",
+            "rope_local_base_freq is 10000.0",
+        ),
+        (
+            "gemma3_text",
+            {"rope_theta": 1e6, "rope_parameters": {"full_attention": FAR}},
+            "rope_theta is 1000000.0",
+            "rope_parameters.full_attention.rope_theta is 2000000.0",
+        ),
+        (
+            "gemma3_text",
+            {"rope_scaling": LINEAR, "rope_parameters": {"full_attention": FAR}},
+            "rope_parameters.full_attention.rope_type is 'default'",
+            "rope_scaling.rope_type is 'linear'",
+        ),
+    ],
+)
+def test_contradictions_are_refused_with_both_values(family, more, one, other):
+    with pytest.raises(CheckpointError, match=rf"^config\.json: .*{re.escape(one)}.*") as caught:
+        read(family, **more)
+    assert "contradict" in str(caught.value)
+    assert other in str(caught.value)
+
+
+# ---- what changes nothing ----
+
+
+def test_what_every_configuration_of_transformers_has():
+    """The attributes of its base class, with their defaults, and what trainers add."""
+    more = {
+        "_attn_implementation": "sdpa", "_attn_implementation_autoset": True,
+        "_commit_hash": "abc", "_flash_attn_2_enabled": True, "_name_or_path": "org/name",
+        "_pre_quantization_dtype": "bfloat16", "add_cross_attention": False,
+        "architectures": ["LlamaForCausalLM"], "attn_implementation": "eager",
+        "auto_map": {"AutoConfig": "x.Y"}, "bad_words_ids": None, "begin_suppress_tokens": [1, 2],
+        "bos_token_id": 1, "chunk_size_feed_forward": 0, "classifier_dropout": 0.1,
+        "cross_attention_hidden_size": None, "decoder_start_token_id": 3, "diversity_penalty": 0.0,
+        "do_sample": True, "dropout": 0.1, "dtype": "bfloat16", "early_stopping": True,
+        "encoder_no_repeat_ngram_size": 0, "eos_token_id": [2], "finetuning_task": "x",
+        "forced_bos_token_id": 5, "forced_eos_token_id": 6, "gradient_checkpointing": True,
+        "hidden_dropout_prob": 0.1, "id2label": {"0": "LABEL_0"}, "initializer_range": 0.02,
+        "is_decoder": True, "is_encoder_decoder": False, "label2id": {"LABEL_0": 0},
+        "length_penalty": 1.0, "max_length": 20, "max_new_tokens": 100, "min_length": 0,
+        "neftune_noise_alpha": 5, "no_repeat_ngram_size": 0, "num_beam_groups": 1, "num_beams": 1,
+        "num_labels": 2, "num_return_sequences": 1, "output_attentions": False,
+        "output_hidden_states": True, "output_scores": False, "pad_token_id": 0, "prefix": "x",
+        "problem_type": "single_label_classification", "pruned_heads": {},
+        "remove_invalid_values": False, "repetition_penalty": 1.0, "return_dict": True,
+        "return_dict_in_generate": False, "sep_token_id": None, "suppress_tokens": [1],
+        "task_specific_params": {"x": {"y": 1}}, "temperature": 1.0, "tf_legacy_loss": False,
+        "tie_encoder_decoder": True, "tokenizer_class": "LlamaTokenizer", "top_k": 50,
+        "top_p": 1.0, "torch_dtype": "float16", "torchscript": True,
+        "transformers_version": "4.57.1", "typical_p": 1.0, "unsloth_fixed": True,
+        "unsloth_version": "2025.1", "use_bfloat16": True, "use_cache": False,
+    }  # fmt: skip
+    assert read(**more) == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("key", "neutral", "other"),
+    [
+        ("residual_multiplier", 1.0, 0.22),
+        ("embedding_multiplier", 1, 12),
+        ("logits_scaling", 1.0, 8.0),
+        ("routed_scaling_factor", 1.0, 2.5),
+        ("num_nextn_predict_layers", 0, 1),
+        ("n_shared_experts", 0, 1),
+        ("scoring_func", "softmax", "sigmoid"),
+        ("position_embedding_type", "rope", "alibi"),
+        ("norm_type", "rmsnorm", "layernorm"),
+        ("rope_interleaved", False, True),
+        ("pruned_heads", {}, {"0": [1]}),
+        ("is_encoder_decoder", False, True),
+        ("a_switch_of_next_year", False, True),
+        ("a_number_of_next_year", None, 0),
+        ("an_object_of_next_year", {}, {"x": 1}),
+        ("a_list_of_next_year", [], ["a"]),
+        ("quantization", None, "nf4"),
+    ],
+)
+def test_keys_with_a_neutral_value(key, neutral, other):
+    assert read(**{key: neutral}) == PLAIN
+    with pytest.raises(UnsupportedModel, match=rf"not implemented: {key} = "):
+        read(**{key: other})
+
+
+def test_unknown_texts_are_notes_and_told_once(caplog):
+    with caplog.at_level("WARNING", "rml"):
+        assert read(trained_by="us", licence="MIT", date="2026-11-30") == PLAIN
+        assert len(caplog.records) == 1
+        assert caplog.records[0].getMessage() == (
+            "config.json: passed over, since they look like notes: date, licence, trained_by"
+        )
+        caplog.clear()
+        assert read(tokenizer_class="x", unsloth_version="y") == PLAIN
+        assert not caplog.records
+
+
 def test_harmless_keys_of_published_files():
     """Bookkeeping that SmolLM2's, Qwen 3's and SmolLM3's configurations carry."""
     more = {
