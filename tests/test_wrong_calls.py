@@ -94,11 +94,11 @@ NO_MESSAGES = [
     (HELLO[0], "messages are a list such as"),
     (["hello"], r"messages\[0\] is str"),
     ([*HELLO, None], r"messages\[1\] is NoneType"),
-    ([{"content": "hello"}], r'messages\[0\] needs a "role"'),
-    ([{"role": 5, "content": "hello"}], r'messages\[0\] needs a "role"'),
-    ([{"role": "user"}], r"content of messages\[0\] is missing"),
-    ([{"role": "user", "content": b"hello"}], r"content of messages\[0\] is bytes"),
-    ([{"role": "user", "content": 5}], r"content of messages\[0\] is int"),
+    ([{"content": "hello"}], r"messages\[0\] has no role; the usual ones are"),
+    ([{"role": 5, "content": "hello"}], r"messages\[0\] has the role 5"),
+    ([{"role": "user"}], r"messages\[0\] \(role 'user'\) has no content"),
+    ([{"role": "user", "content": b"hello"}], r"messages\[0\]: the content is a bytes"),
+    ([{"role": "user", "content": 5}], r"messages\[0\]: the content is a int"),
 ]
 CALLS = [
     *((lambda m, bad=bad: m.generate(bad), words) for bad, words in NO_PROMPTS),
@@ -133,12 +133,15 @@ CALLS = [
     *((lambda m, bad=bad: m.render_chat(bad), words) for bad, words in NO_MESSAGES),
     *((lambda m, bad=bad: m.apply_chat_template(bad), words) for bad, words in NO_MESSAGES),
     (lambda m: m.chat([]), "at least one is needed"),
-    (lambda m: m.chat(HELLO, tools=5), "tools are a list"),
-    (lambda m: m.chat(HELLO, tools="weather"), "tools are a list"),
-    (lambda m: m.chat(HELLO, chat_template_kwargs=5), "chat_template_kwargs are a mapping"),
-    (lambda m: m.chat(HELLO, chat_template_kwargs={5: 5}), "chat_template_kwargs are a mapping"),
-    (lambda m: m.chat(HELLO, chat_template_kwargs={"messages": 5}), "cannot set messages"),
-    (lambda m: m.chat(HELLO, chat_template_kwargs={"tools": []}), "cannot set tools"),
+    (lambda m: m.chat(HELLO, tools=5), "tools is a list of mappings"),
+    (lambda m: m.chat(HELLO, tools="weather"), "tools is a list of mappings"),
+    (lambda m: m.chat(HELLO, chat_template_kwargs=5), "variables of a chat template are a mapping"),
+    (lambda m: m.chat(HELLO, chat_template_kwargs={5: 5}), "5 is no name of a variable"),
+    (
+        lambda m: m.chat(HELLO, chat_template_kwargs={"messages": 5}),
+        "'messages' is not for a variable",
+    ),
+    (lambda m: m.chat(HELLO, chat_template_kwargs={"tools": []}), "'tools' is not for a variable"),
     (lambda m: m.chat_template.render("hello"), "messages are a list"),
     (lambda m: m.chat_template.render(5), "messages are a list"),
     (lambda m: m.session(n_ctx="64"), "n_ctx='64' must be an integer"),
@@ -157,7 +160,10 @@ CALLS = [
     (lambda m: rml.load(m.path, kv_type=[]), "kv_type is \\[\\]"),
     (lambda m: rml.load(m.path, compute=np.array([1, 2])), "compute is"),
     (lambda m: rml.load(m.path, n_threads=1.5), "n_threads=1.5 must be an integer"),
-    (lambda m: rml.load(m.path, chat_template=5), "chat_template is int"),
+    (
+        lambda m: rml.load(m.path, chat_template=5),
+        "chat_template is a name, a file or Jinja source, not int",
+    ),
     (lambda m: rml.load(m.path, pre=5), "pre=5"),
     (lambda m: rml.open_checkpoint(""), "a path is expected, not ''"),
     (lambda m: rml.load_tokenizer(""), "a path is expected, not ''"),
@@ -306,8 +312,9 @@ def test_messages_in_other_collections(model):
     expected = model.apply_chat_template(HELLO)
     for messages in (tuple(HELLO), np.array(HELLO), Column(HELLO), iter(HELLO)):
         assert model.chat(messages, max_tokens=0).prompt_token_ids == expected
-    # What comes from a tool, and what an assistant only thinks, need no content of a kind.
-    called = [*HELLO, {"role": "assistant", "content": None}, {"role": "tool", "content": "5"}]
+    # An assistant that calls a tool need not say anything.
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
+    called = [*HELLO, call, {"role": "tool", "content": "5"}]
     assert model.chat_template.render(called)
 
 

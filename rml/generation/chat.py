@@ -105,7 +105,7 @@ class ChatPrompts:
         ArgumentError
             If a message or argument is malformed, or a message holds what is no text.
         """
-        return self._renderer(tools, add_generation_prompt, variables)(messages)
+        return self._renderer(tools, add_generation_prompt, variables)(given_messages(messages))
 
     def _renderer(
         self, tools: Sequence[Any] | None, add_generation_prompt: bool, variables: Mapping[str, Any]
@@ -165,6 +165,8 @@ class ChatPrompts:
         left. Messages of the system before the first turn stay.
         """
         messages = given_messages(messages)
+        if not messages:
+            raise ArgumentError("messages are empty, but at least one is needed")
         check_clash(variables, "continue_final_message")
         variables = {**variables, "continue_final_message": continue_final_message}
         render = self._renderer(tools, not continue_final_message, variables)

@@ -39,13 +39,11 @@ def given_messages(value: object) -> list[Mapping[str, Any]]:
     Raises
     ------
     ArgumentError
-        If they are no list of mappings, or none.
+        If they are no list of mappings.
     """
     messages = list(value) if isinstance(value, Iterator) else listed(value)
     if messages is None:
         raise ArgumentError(f"messages are a list such as {_FORM}, not {type(value).__name__}")
-    if not messages:
-        raise ArgumentError(f"messages are empty, but at least one is needed, as in {_FORM}")
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping):
             raise ArgumentError(
