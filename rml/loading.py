@@ -21,6 +21,7 @@ from rml.llm.decoder import DecoderLM
 from rml.memory_room import out_of_memory
 from rml.model import Model
 from rml.tokenizers import Tokenizer, load_tokenizer
+from rml.tokenizers.end_tokens import within
 from rml.tokenizers.template_source import is_jinja
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _assemble(path: Path, checkpoint: Checkpoint, arguments: dict[str, Any]) -> 
         )
     else:
         n_ctx = checked_context(n_ctx, decoder.config, path, kv_type=kv_type, n_batch=n_batch)
-    sampling, stop_ids = generation_defaults(checkpoint)
+    sampling = generation_defaults(checkpoint)
     prompts = ChatPrompts(tokenizer, arguments["chat_template"], str(path))
     if prompts.source is not None and is_jinja(prompts.source):
         # Where the model is unpickled, a file may be missing or another one.
@@ -169,7 +170,7 @@ def _assemble(path: Path, checkpoint: Checkpoint, arguments: dict[str, Any]) -> 
         sessions=SessionPool(decoder, checkpoint, n_ctx=n_ctx, kv_type=kv_type),
         prompts=prompts,
         sampling=sampling,
-        stop_ids=tokenizer.stop_ids | stop_ids,
+        end_tokens=within(tokenizer.end_tokens, decoder.config.n_vocab, str(path)),
         n_batch=n_batch,
         again=partial(load, path.absolute(), **arguments),
     )

@@ -39,6 +39,7 @@ from rml.generation.stream import Stream
 from rml.llm.decoder import DecoderLM
 from rml.memory_room import out_of_memory
 from rml.tokenizers import Tokenizer
+from rml.tokenizers.end_tokens import EndTokens
 
 if TYPE_CHECKING:
     from rml.tokenizers import ChatTemplate
@@ -61,8 +62,8 @@ class Model:
         Keys and values of a GGUF file; empty for a Hugging Face folder.
     tokenizer : Tokenizer
         Text to ids and back.
-    stop_ids : frozenset of int
-        Ids that end a text.
+    end_tokens : mapping of int to tuple of str
+        Ids that end a text, and for each what says so: keys of the files, or its name.
     sampling : SamplingSettings
         What applies where a call says nothing; printed, it shows where each value comes from.
     n_ctx : int
@@ -81,7 +82,7 @@ class Model:
         sessions: SessionPool,
         prompts: ChatPrompts,
         sampling: SamplingSettings,
-        stop_ids: frozenset[int],
+        end_tokens: EndTokens,
         n_batch: int,
         again: Callable[[], "Model"],
     ) -> None:
@@ -89,7 +90,7 @@ class Model:
         self.config = decoder.config
         self.metadata = checkpoint.metadata
         self.tokenizer = tokenizer
-        self.stop_ids = stop_ids
+        self.end_tokens = end_tokens
         self.sampling = sampling
         self.n_ctx, self.kv_type = sessions.n_ctx, sessions.kv_type
         self.n_batch = n_batch
@@ -98,6 +99,11 @@ class Model:
         self._sessions = sessions
         self._prompts = prompts
         self._again = again
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Ids that end a text; `end_tokens` says why."""
+        return frozenset(self.end_tokens)
 
     # ---- generating ----
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from rml.cli.escapes import given_text
+from rml.cli.parsing import id_list
 
 __all__ = [
     "MODEL_OPTIONS",
@@ -213,6 +214,10 @@ _TABLE: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "help": "Leave out the oldest text or turns where the context is too short.",
         },
     ),
+    "suppress_tokens": (
+        ("--suppress-tokens",),
+        {"type": id_list, "metavar": "ID,ID", "help": "Never choose these tokens."},
+    ),
     "logit_bias": (
         ("-l", "--logit-bias"),
         {
@@ -281,6 +286,7 @@ _PASSED_ON = (
     "samplers",
     "ignore_eos",
     "truncate",
+    "suppress_tokens",
 )
 SAMPLING_OPTIONS = (
     *("n_predict", "stop", "seed", *_PASSED_ON, "dry_breakers", "logit_bias"),

@@ -4,6 +4,7 @@ Works for any checkpoint, also one with a vocabulary only, and one whose archite
 run.
 """
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -20,12 +21,15 @@ from rml.cli.console import bytes_text, print_json, say, table
 from rml.cli.models import locate
 from rml.cli.options import options
 from rml.cli.parsing import Command
-from rml.errors import ArgumentError, CheckpointError, UnsupportedModel
+from rml.cli.stop_tokens import facts_of_stops, print_stops
+from rml.errors import ArgumentError, CheckpointError, TokenizerError, UnsupportedModel
 from rml.files import Checkpoint, Tensor
 from rml.llm.config import ModelConfig
 from rml.llm.memory import kv_bytes_per_token
 
 __all__ = ["command"]
+
+_log = logging.getLogger("rml")
 
 _CELL = 70  # characters of a value in the table
 _FIRST = 8  # values of a long array, or of a tensor
@@ -60,6 +64,9 @@ def _show_all(checkpoint: Checkpoint, *, every_tensor: bool) -> None:
         click.echo()
         rows = [(k, _type(v), _short(v, _CELL)) for k, v in settings.items()]
         table(("KEY", "TYPE", "VALUE"), rows)
+    if tokenizer := _tokenizer(checkpoint):
+        click.echo()
+        print_stops(tokenizer)
     if checkpoint.tensors:
         click.echo()
         _show_types(checkpoint)
@@ -122,6 +129,7 @@ def _everything(checkpoint: Checkpoint) -> dict[str, Any]:
         "tensors": [
             {"name": t.name, "shape": t.shape, "type": t.type, "bytes": t.n_bytes} for t in tensors
         ],
+        "stop_tokens": (t := _tokenizer(checkpoint)) and facts_of_stops(t),
         "memory": {"weights": weights},
         "parameters": None,
         "unsupported": None,
@@ -219,6 +227,17 @@ def _chunks(tensor: Tensor) -> Iterator[npt.NDArray[Any]]:
     data = tensor.data
     for start in range(0, len(data), step):
         yield rml.dequantize(data[start : start + step], tensor.type)
+
+
+def _tokenizer(checkpoint: Checkpoint) -> rml.Tokenizer | None:
+    """Load the tokenizer of a checkpoint, if it has one that rml reads."""
+    try:
+        if checkpoint.format == "gguf":
+            return rml.Tokenizer.from_gguf(checkpoint.metadata, path=str(checkpoint.path))
+        return rml.load_tokenizer(checkpoint.path)
+    except (CheckpointError, TokenizerError) as error:
+        _log.info("no stop tokens: %s", error)
+        return None
 
 
 def _files(checkpoint: Checkpoint) -> list[Path]:

@@ -13,6 +13,7 @@ from rml.cli.nasty_texts import NASTY_TEXTS
 from rml.cli.options import options
 from rml.cli.parsing import Command
 from rml.cli.prompts import piped, read_prompt
+from rml.cli.stop_tokens import facts_of_stops, print_stops
 
 __all__ = ["command"]
 
@@ -32,6 +33,11 @@ _SHOWN = 5  # tokens from a difference on
     metavar="OTHER",
     help="Look for a text, TEXT or one of many nasty ones, that the model OTHER cuts differently.",
 )
+@click.option(
+    "--check",
+    is_flag=True,
+    help="List the tokens that end a generation, why each does, and oddities of the vocabulary.",
+)
 @options("output")
 def command(
     text: str | None,
@@ -44,6 +50,7 @@ def command(
     ids: bool,
     count: bool,
     compare: str | None,
+    check: bool,
     output: str,
 ) -> None:
     """Show the tokens of TEXT: their ids, bytes and borders.
@@ -51,6 +58,9 @@ def command(
     TEXT may also come from -p, from files (-f) and from stdin; several are joined as in rml run. A
     first word that is the name of a model, or a model's file, is the model.
     """
+    if check and compare is None:
+        _check(rml.load_tokenizer(locate(model)), output)
+        return
     if compare is not None and (text, prompt, file) == (None, None, ()):
         given = piped()
         _compare(model, compare, [given] if given else None)
@@ -89,6 +99,17 @@ def command(
         if uses_color():
             click.echo()
             _show_borders(tokenizer, tokens)
+
+
+def _check(tokenizer: rml.Tokenizer, output: str) -> None:
+    """Print what ends a generation, and what is odd."""
+    odd = tokenizer.check()
+    if output == "json":
+        print_json({"stop_tokens": facts_of_stops(tokenizer), "oddities": odd})
+        return
+    print_stops(tokenizer)
+    for sentence in odd:
+        click.echo(sentence)
 
 
 def _compare(model: str, other: str, texts: Sequence[str] | None) -> None:

@@ -1,10 +1,9 @@
-"""What a model's own files say about generation: sampling settings and end tokens."""
+"""What a model's own files say about sampling."""
 
-from rml.errors import CheckpointError
 from rml.files import Checkpoint
 from rml.files.paths import is_folder, is_there
 from rml.files.strict_json import load_json
-from rml.generation.ranges import token_ids
+from rml.generation.generation_config import warn_of_keys
 from rml.generation.settings import (
     SamplingSettings,
     settings_of_gguf,
@@ -14,15 +13,10 @@ from rml.generation.settings import (
 __all__ = ["generation_defaults"]
 
 
-def generation_defaults(checkpoint: Checkpoint) -> tuple[SamplingSettings, frozenset[int]]:
+def generation_defaults(checkpoint: Checkpoint) -> SamplingSettings:
     """Read `general.sampling.*` of a GGUF file, or `generation_config.json` beside safetensors.
 
-    Returns
-    -------
-    settings : SamplingSettings
-        Defaults where the files say nothing.
-    stop_ids : frozenset of int
-        Ids that end a text, besides those that the tokenizer knows.
+    Where the files say nothing, it is rml's defaults. What they say and rml does not do is logged.
 
     Raises
     ------
@@ -30,16 +24,9 @@ def generation_defaults(checkpoint: Checkpoint) -> tuple[SamplingSettings, froze
         If a value is out of its range.
     """
     if checkpoint.format == "gguf":
-        return settings_of_gguf(checkpoint.metadata, checkpoint.path), frozenset()
+        return settings_of_gguf(checkpoint.metadata, checkpoint.path)
     folder = checkpoint.path if is_folder(checkpoint.path) else checkpoint.path.parent
     file = folder / "generation_config.json"
     config = load_json(file, constants=True) if is_there(file) else {}
-    # The newer file wins, as in Transformers; the older one has the key in old repositories.
-    source, ends = file, config.get("eos_token_id")
-    if ends is None:
-        source, ends = folder / "config.json", (checkpoint.config or {}).get("eos_token_id")
-    try:
-        stop_ids = frozenset(token_ids(ends if ends is not None else []))
-    except ValueError as error:
-        raise CheckpointError(f"{source}: eos_token_id={ends!r} {error}") from None
-    return settings_of_hugging_face(config, file), stop_ids
+    warn_of_keys(config, file)
+    return settings_of_hugging_face(config, file)

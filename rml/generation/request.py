@@ -130,6 +130,7 @@ class GenerateOptions(TypedDict, total=False):
     mirostat_tau: float
     mirostat_eta: float
     samplers: str | Sequence[str]
+    suppress_tokens: int | Collection[int]
     logit_bias: Mapping[int, float]
     # Names of other tools.
     max_new_tokens: int | None

@@ -84,7 +84,8 @@ class Sampler:
         self.seed = seed
         self._random = random.Random(seed)  # noqa: S311 - no secrets are made of these
         self._n_tokens = n_tokens
-        self._banned = np.asarray(sorted(set(banned)), np.int64)
+        suppressed = {i for i in self.settings.suppress_tokens if n_tokens is None or i < n_tokens}
+        self._banned = np.asarray(sorted({*banned, *suppressed}), np.int64)
         self._bias_ids = np.fromiter(self.settings.logit_bias, np.int64)
         self._biases = np.fromiter(self.settings.logit_bias.values(), np.float32)
         for name, ids in (("logit_bias", self._bias_ids), ("banned", self._banned)):
@@ -240,7 +241,7 @@ class Sampler:
                 )
             logits[:] = found
         logits[self._bias_ids] += self._biases
-        logits[self._banned] = -np.inf
+        logits[self._banned[: np.searchsorted(self._banned, len(logits))]] = -np.inf
         if self._mask is not None:
             logits[~self._allowed_by_mask(len(logits))] = -np.inf
         if logits.max() == -np.inf:

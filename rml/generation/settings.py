@@ -5,13 +5,16 @@ A setting is decided once for each call: an argument of the call wins over the m
 defaults below. `SamplingSettings.origin` remembers which it was.
 """
 
+import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from rml.errors import ArgumentError, CheckpointError
-from rml.generation.ranges import Check, biases, integer, listed, number, texts
+from rml.generation.ranges import Check, biases, integer, listed, number, texts, token_ids
 
 __all__ = [
     "GREEDY_BELOW",
@@ -21,6 +24,9 @@ __all__ = [
     "settings_of_gguf",
     "settings_of_hugging_face",
 ]
+
+_log = logging.getLogger("rml")
+_GGUF = "general.sampling."
 
 # Below this temperature float32 quotients leave nothing but the largest logit.
 GREEDY_BELOW = 1e-6
@@ -141,6 +147,8 @@ class SamplingSettings:
         steers the surprise of the output to `tau` bits, at the rate `eta`. 0: off.
     samplers : tuple of str
         Stages in the order in which they run; what is not named does not run.
+    suppress_tokens : tuple of int
+        Ids that are never chosen. Those beyond the vocabulary do not matter.
     logit_bias : mapping of int to float
         Added to the logits of single tokens; minus infinity bans one.
     origin : mapping of str to str
@@ -178,6 +186,9 @@ class SamplingSettings:
     mirostat_tau: float = _setting(5.0, number(0, 100), "mirostat_tau")
     mirostat_eta: float = _setting(0.1, number(0, 1), "mirostat_eta")
     samplers: tuple[str, ...] = _setting(SAMPLERS, samplers, "sequence")
+    suppress_tokens: tuple[int, ...] = _setting(
+        (), token_ids, "tokenizer.ggml.suppress_tokens", "suppress_tokens"
+    )
     logit_bias: Mapping[int, float] = field(default_factory=dict, metadata={"check": biases})
     origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -191,7 +202,8 @@ class SamplingSettings:
                     raise ArgumentError(f"{setting.name}={value!r} {error}") from None
 
     def __str__(self) -> str:
-        names = [name for name in self.names() if name != "logit_bias" or self.logit_bias]
+        lists = {"suppress_tokens": self.suppress_tokens, "logit_bias": self.logit_bias}
+        names = [name for name in self.names() if lists.get(name, True)]
         return "\n".join(
             f"{name:20} {getattr(self, name)!s:20} {self.origin.get(name, 'default')}"
             for name in names
@@ -250,10 +262,21 @@ def settings_of_gguf(metadata: Mapping[str, Any], path: object = "") -> Sampling
     """
     result = SamplingSettings()
     for setting in fields(SamplingSettings):
-        key = f"general.sampling.{setting.metadata.get('gguf')}"
-        if setting.metadata.get("gguf") and key in metadata:
-            result = _with(result, setting.name, metadata[key], key, path)
+        key = _gguf_key(setting)
+        if key and key in metadata:
+            value = metadata[key]
+            if isinstance(value, np.ndarray):
+                value = [i for i in value.tolist() if i != -1]  # some writers' "none"
+            result = _with(result, setting.name, value, key, path)
+    known = set(map(_gguf_key, fields(SamplingSettings)))
+    if unknown := [key for key in metadata if key.startswith(_GGUF) and key not in known]:
+        _log.warning("%s has keys that rml does not know: %s", path, ", ".join(unknown))
     return result
+
+
+def _gguf_key(setting: "Field[Any]") -> str:
+    name: str = setting.metadata.get("gguf", "")
+    return name if not name or "." in name else _GGUF + name
 
 
 def settings_of_hugging_face(config: Mapping[str, Any], path: object = "") -> SamplingSettings:
@@ -278,9 +301,23 @@ def settings_of_hugging_face(config: Mapping[str, Any], path: object = "") -> Sa
         value = config.get(setting.metadata.get("hugging_face", ""))
         if value is not None:
             result = _with(result, setting.name, value, origin, path)
+    if config.get("bad_words_ids") is not None:
+        # Of several tokens in a row nothing is forbidden; `generation_config` says so.
+        words = _with(result, "suppress_tokens", _single_words(config, path), origin, path)
+        both = (*result.suppress_tokens, *words.suppress_tokens)
+        result = words.replace({"suppress_tokens": tuple(dict.fromkeys(both))}, origin)
     if sampled is False:
         result = result.replace({"temperature": 0.0}, origin)
     return result
+
+
+def _single_words(config: Mapping[str, Any], path: object) -> list[Any]:
+    words = config["bad_words_ids"]
+    if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
+        raise CheckpointError(
+            f"{path}: generation_config.json: bad_words_ids={words!r:.60} must be lists of ids"
+        )
+    return [word[0] for word in words if len(word) == 1]
 
 
 def _with(

@@ -117,11 +117,12 @@ class Stream:
         if request.max_tokens is not None and request.max_tokens <= self._limit:
             self._limit, self._limited_by = request.max_tokens, "max_tokens"
         self._ends = self._end_tokens(stop_ids)
+        n_tokens = min(tokenizer.n_vocab, sessions.n_vocab)
         self._sampler = Sampler(
             request.sampling,
             request.seed,
-            n_tokens=min(tokenizer.n_vocab, sessions.n_vocab),
-            banned=sorted(stop_ids) if request.ignore_eos else (),
+            n_tokens=n_tokens,
+            banned=[i for i in stop_ids if i < n_tokens] if request.ignore_eos else (),
             processors=request.logits_processor,
             mask=request.mask,
             token_bytes=tokenizer.token_bytes,

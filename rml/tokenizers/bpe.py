@@ -59,6 +59,7 @@ class ByteLevelBPE:
     """
 
     prefix: Prefix = "never"
+    joined_bytes = None
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ Source: the keys ``tokenizer.*`` of the GGUF documentation. The architecture pla
 """
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from operator import methodcaller
 from reprlib import repr as brief  # of values from strangers: bounded in depth and length
@@ -11,6 +12,13 @@ from typing import Any, Final
 
 from rml.errors import TokenizerError
 from rml.tokenizers.bpe import ByteLevelBPE
+from rml.tokenizers.end_tokens import (
+    EndTokens,
+    collect_ends,
+    hidden_ends,
+    named_ends,
+    spared_ends,
+)
 from rml.tokenizers.pretokenize import SPLITTERS, Splitter, splitter
 from rml.tokenizers.sentencepiece import SentencePiece, byte_tokens
 from rml.tokenizers.special_tokens import SpecialToken
@@ -18,6 +26,11 @@ from rml.tokenizers.text_model import Parts, TextModel
 from rml.tokenizers.vocabulary import TokenType, Vocabulary, metadata_flag, string_list
 
 __all__ = ["gguf_parts"]
+
+_log = logging.getLogger("rml")
+
+# Named ids that end a generation (``tokenizer.ggml.eos_token_id`` and so on).
+_END_KEYS: Final = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
 _UNREAD: Final = {
     "bert": " (WordPiece, of encoder models)",
@@ -85,17 +98,17 @@ def gguf_parts(metadata: Mapping[str, Any], where: str, pre: str | None) -> Part
 
 
 def _byte_level(metadata: Mapping[str, Any], where: str, pre: str | None) -> Parts:
-    vocabulary = Vocabulary.from_gguf(metadata, where)
     merges = _merges(metadata, where)
+    vocabulary, ends = _with_ends(metadata, where, merges)
     rule = _rule(metadata, where, pre)
     reserved = vocabulary.of_type(TokenType.CONTROL, TokenType.UNKNOWN)
     model = ByteLevelBPE(vocabulary.tokens, reserved, merges, rule)
     add_bos = rule.add_bos if vocabulary.add_bos is None else vocabulary.add_bos
-    return _parts(metadata, where, vocabulary, model, add_bos)
+    return _parts(metadata, where, vocabulary, model, add_bos, ends)
 
 
 def _sentencepiece(metadata: Mapping[str, Any], where: str) -> Parts:
-    vocabulary = Vocabulary.from_gguf(metadata, where)
+    vocabulary, ends = _with_ends(metadata, where, None)
     if vocabulary.scores is None:
         raise TokenizerError(f"{where}: no tokenizer.ggml.scores; a 'llama' vocabulary needs them")
     model = SentencePiece(
@@ -106,7 +119,7 @@ def _sentencepiece(metadata: Mapping[str, Any], where: str) -> Parts:
         vocabulary.ids.get("unknown"),
         prefix=metadata_flag(metadata, "tokenizer.ggml.add_space_prefix", where) is not False,
     )
-    return _parts(metadata, where, vocabulary, model, vocabulary.add_bos is not False)
+    return _parts(metadata, where, vocabulary, model, vocabulary.add_bos is not False, ends)
 
 
 def _parts(
@@ -115,6 +128,7 @@ def _parts(
     vocabulary: Vocabulary,
     model: TextModel,
     add_bos: bool,
+    ends: EndTokens,
 ) -> Parts:
     bos, eos = vocabulary.ids.get("bos"), vocabulary.ids.get("eos")
     return Parts(
@@ -125,11 +139,41 @@ def _parts(
         eos_id=eos,
         before=(bos,) if add_bos and bos is not None else (),
         after=(eos,) if vocabulary.add_eos and eos is not None else (),
-        stop_ids=frozenset(
-            vocabulary.ids[name] for name in ("eos", "eot", "eom") if name in vocabulary.ids
-        ),
+        end_tokens=ends,
         chat_templates=_chat_templates(metadata, where),
     )
+
+
+def _with_ends(
+    metadata: Mapping[str, Any], where: str, merges: tuple[list[str], list[str]] | None
+) -> tuple[Vocabulary, EndTokens]:
+    """Read the vocabulary, and make control tokens of all that end a generation."""
+    vocabulary = Vocabulary.from_gguf(metadata, where)
+    tokens = vocabulary.tokens
+    control = vocabulary.of_type(TokenType.CONTROL)
+    named = named_ends(tokens, control, merges or ((), ()))
+    spared = spared_ends(map(tokens.__getitem__, {*named, *vocabulary.ids.values()}))
+    keyed = [
+        (i, f"tokenizer.ggml.{name}_token_id")
+        for name in _END_KEYS
+        if (i := vocabulary.ids.get(name)) is not None
+        and (name == "eos" or tokens[i] not in spared)
+    ]
+    hidden = hidden_ends(
+        [*named, *(i for i, _ in keyed)],
+        tokens,
+        control=control,
+        whole={*vocabulary.of_type(TokenType.USER_DEFINED), *named},
+        merges=merges,
+    )
+    if hidden:
+        _log.info(
+            "%s: made control tokens, since they end a generation: %s",
+            where,
+            ", ".join(f"{i} {tokens[i]!r}" for i in hidden),
+        )
+    ends = collect_ends([*keyed, *((i, "its name") for i in named)])
+    return vocabulary.with_control(hidden), ends
 
 
 def _rule(metadata: Mapping[str, Any], where: str, pre: str | None) -> Splitter:

@@ -15,11 +15,19 @@ import regex  # type: ignore[import-untyped]  # has no stubs
 
 from rml.errors import TokenizerError
 from rml.tokenizers.byte_level import as_bytes, to_visible
+from rml.tokenizers.json_keys import check_keys
 from rml.tokenizers.pretokenize import SPLITTERS
 from rml.tokenizers.sentencepiece import SPACE
 from rml.tokenizers.text_model import Prefix
 
-__all__ = ["Normalizer", "PreTokenizer", "read_normalizer", "read_pre_tokenizer"]
+__all__ = [
+    "Normalizer",
+    "PreTokenizer",
+    "flat",
+    "read_normalizer",
+    "read_pre_tokenizer",
+    "read_replace",
+]
 
 Stage = Callable[[str, bool], list[str]]
 """One piece of text, and whether nothing stands before it -> pieces."""
@@ -97,7 +105,7 @@ def read_normalizer(spec: Mapping[str, Any] | None, where: str) -> Normalizer:
     """
     steps: list[Callable[[str], str]] = []
     prefix: Prefix = "never"
-    for part in _sequence(spec, "normalizers", where, "normalizer"):
+    for part in flat(spec, "normalizers", where, "normalizer"):
         kind = part["type"]
         if kind in _FORMS:
             steps.append(_normal_form(kind))
@@ -108,10 +116,8 @@ def read_normalizer(spec: Mapping[str, Any] | None, where: str) -> Normalizer:
         elif kind == "Prepend":
             steps.append(_prepend(str(part["prepend"])))
             prefix = "always" if part["prepend"] in (SPACE, " ") else prefix
-        elif kind == "Replace":
-            steps.append(_replace(_pattern(part, where), str(part["content"])))
         else:
-            _refuse(where, "normalizer", kind)
+            steps.append(read_replace(part, where))
     return Normalizer(steps, prefix)
 
 
@@ -124,7 +130,7 @@ def read_pre_tokenizer(spec: Mapping[str, Any] | None, where: str) -> PreTokeniz
         A step is not implemented.
     """
     result = PreTokenizer()
-    parts = _sequence(spec, "pretokenizers", where, "pre_tokenizer")
+    parts = flat(spec, "pretokenizers", where, "pre_tokenizer")
     for n, part in enumerate(parts):
         kind = part["type"]
         last = n == len(parts) - 1
@@ -143,31 +149,26 @@ def read_pre_tokenizer(spec: Mapping[str, Any] | None, where: str) -> PreTokeniz
             result.stages.append(_split(r"\w+|[^\w\s]+", "Removed", True, where))
         elif kind == "WhitespaceSplit":
             result.stages.append(_split(r"\s", "Removed", False, where))
-        elif kind == "Metaspace":
-            _add_metaspace(result, part, where)
         else:
-            _refuse(where, "pre_tokenizer", kind)
+            _add_metaspace(result, part, where)
     return result
 
 
-def _sequence(
+def flat(
     spec: Mapping[str, Any] | None, inner: str, where: str, what: str
 ) -> list[Mapping[str, Any]]:
-    """Flatten nested sequences of steps."""
+    """Flatten nested sequences of steps, and check the kind and the keys of each."""
     if spec is None:
         return []
     if not isinstance(spec, Mapping) or not isinstance(spec.get("type"), str):
         raise TokenizerError(f"{where}: the {what} is not an object with a type")
+    check_keys(what, spec["type"], spec, where)
     if spec["type"] != "Sequence":
         return [spec]
     parts = spec.get(inner)
     if not isinstance(parts, list):
         raise TokenizerError(f"{where}: the {what} Sequence has no list {inner!r}")
-    return [step for part in parts for step in _sequence(part, inner, where, what)]
-
-
-def _refuse(where: str, what: str, kind: str) -> None:
-    raise TokenizerError(f"{where}: the {what} {kind!r} is not implemented, and it changes ids")
+    return [step for part in parts for step in flat(part, inner, where, what)]
 
 
 def _normal_form(form: Any) -> Callable[[str], str]:  # noqa: ANN401  # a literal of unicodedata
@@ -191,7 +192,9 @@ def _prepend(prefix: str) -> Callable[[str], str]:
     return lambda text: prefix + text if text else text
 
 
-def _replace(pattern: str, content: str) -> Callable[[str], str]:
+def read_replace(part: Mapping[str, Any], where: str) -> Callable[[str], str]:
+    """Build a replacement of texts: a step of a normalizer or decoder."""
+    pattern, content = _pattern(part, where), part["content"]
     plain = regex.sub(r"\\(.)", r"\1", pattern)
     if regex.escape(plain, special_only=True) == pattern:
         return lambda text: text.replace(plain, content)

@@ -1,46 +1,37 @@
 """The tokenizer of a Hugging Face folder: tokenizer.json and what stands beside it.
 
-Whatever a tokenizer.json asks for that changes ids is done or refused by name. Truncation and
-padding are left out: they are settings of a call, and Transformers resets them too.
+Whatever a tokenizer.json asks for that changes ids or text is done or refused by name (`json_keys`
+lists it all). Truncation and padding are left out: they are settings of a call, and Transformers
+resets them too.
 
-Sources: the documentation of Hugging Face tokenizers; ``tokenization_utils_fast.py`` of
-Transformers for the files beside it.
+Source: the documentation of Hugging Face tokenizers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from rml.errors import TokenizerError
-from rml.tokenizers.byte_level import as_bytes, from_visible, to_visible
+from rml.tokenizers.byte_level import as_bytes, to_visible
 from rml.tokenizers.char_bpe import CharBPE
+from rml.tokenizers.json_decoders import Decoder, read_decoder
+from rml.tokenizers.json_ends import Beside, read_ends
+from rml.tokenizers.json_keys import check_keys
 from rml.tokenizers.json_stages import (
     Normalizer,
     PreTokenizer,
     read_normalizer,
     read_pre_tokenizer,
 )
-from rml.tokenizers.sentencepiece import SPACE, WordCutter
+from rml.tokenizers.sentencepiece import WordCutter
 from rml.tokenizers.special_tokens import SpecialToken, SpecialTokens
 from rml.tokenizers.template_source import named_sources
 from rml.tokenizers.text_model import Parts, Prefix
 from rml.tokenizers.word_cache import WordCache
 
-__all__ = ["Beside", "json_parts"]
+__all__ = ["json_parts"]
 
 _MAX_TOKENS: Final = 1 << 24
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """The files beside a tokenizer.json, each empty if it is missing."""
-
-    tokenizer_config: Mapping[str, Any]
-    special_tokens_map: Mapping[str, Any]
-    generation_config: Mapping[str, Any]
-    config: Mapping[str, Any]
-    templates: Mapping[str, str]
-    processor_template: Mapping[str, Any] = field(default_factory=dict)  # chat_template.json
 
 
 class JsonModel:
@@ -53,18 +44,20 @@ class JsonModel:
         normalizer: Normalizer,
         later: Sequence[SpecialToken],
         pre_tokenizer: PreTokenizer,
-        byte_values: Mapping[int, int],
+        decoder: Decoder,
         cutter: WordCutter | None,
     ) -> None:
-        self.prefix: Prefix = pre_tokenizer.prefix
-        if normalizer.prefix != "never":
-            self.prefix = normalizer.prefix
+        self.prefix: Prefix = "never"
+        if decoder.strips:  # what encoding puts there, and at least at the beginning
+            added = normalizer.prefix if normalizer.prefix != "never" else pre_tokenizer.prefix
+            self.prefix = added if added != "never" else "first"
+        self.joined_bytes = self._joined_bytes if decoder.joins else None
         self._tokens = tokens
         self._bpe = bpe
         self._normalizer = normalizer
         self._later = SpecialTokens(later)
         self._pre_tokenizer = pre_tokenizer
-        self._byte_values = byte_values
+        self._decoder = decoder
         self._cutter = cutter
         spelled = pre_tokenizer.spell_last
         self._cache = WordCache(self._encode_plain if spelled else bpe.encode_word)
@@ -92,16 +85,15 @@ class JsonModel:
             first = False
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Bytes that an ordinary token stands for."""
-        text = self._tokens[token_id]
-        if self._pre_tokenizer.byte_level:
-            return from_visible(text)
-        byte = self._byte_values.get(token_id)
-        return as_bytes(text.replace(SPACE, " ")) if byte is None else bytes([byte])
+        """Bytes that an ordinary token stands for at the beginning of a text."""
+        return self._decoder(self._tokens[token_id])
 
     def problems(self) -> list[str]:
         """Say what is odd about the vocabulary."""
         return self._bpe.problems(self._pre_tokenizer.byte_level)
+
+    def _joined_bytes(self, token_id: int) -> bytes:
+        return self._decoder(self._tokens[token_id], first=False)
 
     def _encode_plain(self, word: str) -> tuple[int, ...]:
         return self._bpe.encode_word(to_visible(as_bytes(word)))
@@ -134,12 +126,16 @@ def json_parts(document: Mapping[str, Any], beside: Beside, where: str) -> Parts
 
 
 def _parts(document: Mapping[str, Any], beside: Beside, where: str) -> Parts:
+    check_keys("document", "tokenizer.json", document, where)
     model = document["model"]
     _check_model(model, where)
     normalizer = read_normalizer(document.get("normalizer"), where)
     pre_tokenizer = read_pre_tokenizer(document.get("pre_tokenizer"), where)
+    merges = _merges(model["merges"], where)
     specials = _added_tokens(document, beside, bool(normalizer.steps), where)
     tokens = _tokens_by_id(model["vocab"], specials, where)
+    ends = read_ends(document, beside, tokens, specials, merges, where)
+    specials = _with_hidden(specials, ends.hidden, tokens, bool(normalizer.steps))
     control = {token.id for token in specials if token.control}
     vocab = {text: i for text, i in model["vocab"].items() if i not in control}
     byte_ids = _byte_ids(model) if model.get("byte_fallback") else None
@@ -150,7 +146,7 @@ def _parts(document: Mapping[str, Any], beside: Beside, where: str) -> Parts:
     bpe = CharBPE(
         vocab,
         len(tokens),
-        _merges(model["merges"], where),
+        merges,
         byte_ids=byte_ids,
         unknown_id=unknown_id,
         fuse_unknown=bool(model.get("fuse_unk")),
@@ -160,7 +156,7 @@ def _parts(document: Mapping[str, Any], beside: Beside, where: str) -> Parts:
     # would meet where a character without a token leaves no trace.
     leaves_trace = len(byte_ids or ()) == 256 or (unknown_id is not None and not bpe.fuse_unknown)
     cuts = leaves_trace and not (pre_tokenizer.byte_level or bpe.ignore_merges)
-    cutter = WordCutter(vocab) if cuts else None
+    decoder = read_decoder(document.get("decoder"), where)
     text_model = JsonModel(
         tokens,
         bpe,
@@ -171,19 +167,45 @@ def _parts(document: Mapping[str, Any], beside: Beside, where: str) -> Parts:
             if token.normalized and normalizer(token.text)
         ],
         pre_tokenizer,
-        {i: byte for byte, i in (byte_ids or {}).items()},
-        cutter,
+        decoder,
+        WordCutter(vocab) if cuts else None,
     )
-    return _with_ends(document, beside, text_model, tokens, specials, where)
+    return Parts(
+        model=text_model,
+        tokens=tokens,
+        specials=specials,
+        special_bytes={token.id: decoder.of_added(tokens[token.id]) for token in specials},
+        bos_id=ends.bos_id,
+        eos_id=ends.eos_id,
+        before=ends.before,
+        after=ends.after,
+        end_tokens=ends.tokens,
+        chat_templates=_chat_templates(beside, where),
+    )
 
 
 def _check_model(model: Mapping[str, Any], where: str) -> None:
     kind = model.get("type", "BPE" if "merges" in model else None)
     if kind != "BPE":
         raise TokenizerError(f"{where}: the model {kind!r} is not implemented; rml reads BPE")
+    check_keys("model", kind, model, where)
     for key in ("continuing_subword_prefix", "end_of_word_suffix", "dropout"):
         if model.get(key):
             raise TokenizerError(f"{where}: the model's {key} {model[key]!r} is not implemented")
+
+
+def _with_hidden(
+    specials: Sequence[SpecialToken],
+    hidden: Sequence[int],
+    tokens: Sequence[str],
+    normalizing: bool,
+) -> list[SpecialToken]:
+    """Make control tokens of these ids, whatever they were."""
+    found = {token.id: token for token in specials}
+    for i in hidden:
+        token = found.get(i, SpecialToken(tokens[i], i, control=True))
+        found[i] = replace(token, control=True, normalized=token.normalized and normalizing)
+    return [found[i] for i in sorted(found)]
 
 
 def _merges(merges: object, where: str) -> tuple[list[str], list[str]]:
@@ -217,6 +239,7 @@ def _added_tokens(
         found[int(key)] = token
     specials = []
     for i, token in sorted(found.items()):
+        check_keys("added token", "AddedToken", token, where)
         text = token["content"]
         if not isinstance(i, int) or not isinstance(text, str):
             raise TokenizerError(f"{where}: the added token {token!r} has no id or no content")
@@ -257,85 +280,9 @@ def _tokens_by_id(
     return tokens
 
 
-def _with_ends(
-    document: Mapping[str, Any],
-    beside: Beside,
-    model: JsonModel,
-    tokens: list[str],
-    specials: list[SpecialToken],
-    where: str,
-) -> Parts:
-    """Add what stands at the ends of a text: beginning, end, and ends of a generation."""
-    ids = {text: i for i, text in enumerate(tokens) if text}
-    ids.update({token.text: token.id for token in specials})
-    config = beside.tokenizer_config
-    before, after = _template_ids(document.get("post_processor"), where)
-    bos = _named_id("bos", beside, ids, before[:1])
-    eos = _named_id("eos", beside, ids, after[-1:])
-    if bos is not None and (add := config.get("add_bos_token")) is not None:
-        before = ([bos] if add else []) + [i for i in before if i != bos]
-    if eos is not None and (add := config.get("add_eos_token")) is not None:
-        after = [i for i in after if i != eos] + ([eos] if add else [])
-    stops: set[Any] = {eos}
-    for source in (beside.config, beside.config.get("text_config") or {}, beside.generation_config):
-        named = source.get("eos_token_id")
-        stops.update(named if isinstance(named, list) else [named])
-    return Parts(
-        model=model,
-        tokens=tokens,
-        specials=specials,
-        bos_id=bos,
-        eos_id=eos,
-        before=tuple(before),
-        after=tuple(after),
-        stop_ids=frozenset(i for i in stops if isinstance(i, int)),
-        chat_templates={
-            **named_sources(beside.processor_template.get("chat_template"), where),
-            **named_sources(beside.tokenizer_config.get("chat_template"), where),
-            **beside.templates,
-        },
-    )
-
-
-def _named_id(
-    name: str, beside: Beside, ids: Mapping[str, int], from_template: Sequence[int]
-) -> int | None:
-    """Find the id of a named token, in the first file that says anything about it."""
-    for source in (beside.tokenizer_config, beside.special_tokens_map):
-        if f"{name}_token" in source:
-            token = source[f"{name}_token"]
-            text = token.get("content") if isinstance(token, Mapping) else token
-            return None if text is None else ids.get(text)
-    for source in (beside.generation_config, beside.config):
-        named = source.get(f"{name}_token_id")
-        if isinstance(named, list):
-            named = named[0] if named else None
-        if isinstance(named, int):
-            return named
-    return from_template[0] if from_template else None
-
-
-def _template_ids(spec: Mapping[str, Any] | None, where: str) -> tuple[list[int], list[int]]:
-    """Find the ids that the post-processor puts before and after a single text."""
-    before: list[int] = []
-    after: list[int] = []
-    if spec is None:
-        return before, after
-    kind = spec["type"]
-    if kind == "Sequence":
-        for part in spec["processors"]:
-            first, last = _template_ids(part, where)
-            before, after = first + before, after + last
-    elif kind == "TemplateProcessing":
-        seen = False
-        for piece in spec["single"]:
-            if "Sequence" in piece:
-                seen = True
-                continue
-            added = spec["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
-            (after if seen else before).extend(added)
-    elif kind in ("BertProcessing", "RobertaProcessing"):
-        before, after = [spec["cls"][1]], [spec["sep"][1]]
-    elif kind != "ByteLevel":  # which only moves offsets
-        raise TokenizerError(f"{where}: the post_processor {kind!r} is not implemented")
-    return before, after
+def _chat_templates(beside: Beside, where: str) -> dict[str, str]:
+    return {
+        **named_sources(beside.processor_template.get("chat_template"), where),
+        **named_sources(beside.tokenizer_config.get("chat_template"), where),
+        **beside.templates,
+    }

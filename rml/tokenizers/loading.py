@@ -9,7 +9,7 @@ from rml.files import open_checkpoint
 from rml.files.paths import given_path, is_folder, is_there
 from rml.files.strict_json import load_json
 from rml.memory_room import out_of_memory
-from rml.tokenizers.json_tokenizer import Beside
+from rml.tokenizers.json_ends import Beside
 from rml.tokenizers.template_source import read_template
 from rml.tokenizers.tokenizer import Tokenizer
 

@@ -53,6 +53,8 @@ class SentencePiece:
         Put a space before a text, also before one that follows a special token.
     """
 
+    joined_bytes = None
+
     def __init__(
         self,
         tokens: Sequence[str],

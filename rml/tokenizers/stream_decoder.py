@@ -19,11 +19,11 @@ class StreamDecoder:
         Ids -> bytes of each id, in order; may keep state between calls.
     """
 
-    def __init__(self, pieces: Callable[[Iterable[int]], bytes]) -> None:
+    def __init__(self, pieces: Callable[[int | Iterable[int]], bytes]) -> None:
         self._pieces = pieces
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: int | Iterable[int]) -> str:
         """Text that these ids complete; bytes that are not UTF-8 become U+FFFD."""
         return self._utf8.decode(self._pieces(ids))
 

@@ -1,9 +1,10 @@
 """What every kind of vocabulary offers to the tokenizer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from rml.tokenizers.end_tokens import EndTokens
 from rml.tokenizers.special_tokens import SpecialToken
 
 __all__ = ["Parts", "Prefix", "TextModel"]
@@ -19,6 +20,11 @@ class TextModel(Protocol):
     @property
     def prefix(self) -> Prefix:
         """Which text gets a space that decoding has to take away again."""
+        ...
+
+    @property
+    def joined_bytes(self) -> Callable[[int], bytes] | None:
+        """Bytes of a token behind another one, if those are not its `token_bytes`."""
         ...
 
     def encode(self, pieces: Sequence[str | int], *, control: bool) -> list[int]:
@@ -54,12 +60,14 @@ class Parts:
         Texts by id, as the file spells them; "" where an id has no token.
     specials : list of SpecialToken
         Tokens found in raw text.
+    special_bytes : mapping of int to bytes
+        Bytes of special tokens that are not those of their text.
     bos_id, eos_id : int or None
         Beginning and end of text.
     before, after : tuple of int
         What encoding puts before and after a text.
-    stop_ids : frozenset of int
-        Ids that the file names as ends of text, turn or message.
+    end_tokens : mapping of int to tuple of str
+        Ids that end a generation, and what says so.
     chat_templates : mapping
         Source by name.
     """
@@ -71,5 +79,6 @@ class Parts:
     eos_id: int | None
     before: tuple[int, ...]
     after: tuple[int, ...]
-    stop_ids: frozenset[int] = frozenset()
+    special_bytes: Mapping[int, bytes] = field(default_factory=dict)
+    end_tokens: EndTokens = field(default_factory=dict)
     chat_templates: Mapping[str, str] = field(default_factory=dict)

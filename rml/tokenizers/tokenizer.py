@@ -5,50 +5,25 @@ Text is first cut at special tokens; what lies between goes through the vocabula
 ``decode(encode(text)) == text``.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral
+from operator import index
 from typing import Any, Final
 
 from rml.errors import ArgumentError
 from rml.memory_room import out_of_memory
 from rml.tokenizers.byte_level import as_bytes, as_text
+from rml.tokenizers.end_tokens import within
 from rml.tokenizers.gguf_tokenizer import gguf_parts
-from rml.tokenizers.json_tokenizer import Beside, json_parts
-from rml.tokenizers.special_tokens import SpecialToken, SpecialTokens
+from rml.tokenizers.json_ends import Beside
+from rml.tokenizers.json_tokenizer import json_parts
+from rml.tokenizers.special_tokens import SpecialTokens
 from rml.tokenizers.stream_decoder import StreamDecoder
 from rml.tokenizers.text_model import Parts
 
 __all__ = ["Tokenizer"]
 
 _BLANK: Final = 0x20
-
-# Names under which model makers end a turn or a text; such a control token stops generation even
-# where the file's own keys forget it.
-_END_NAMES: Final = frozenset(
-    (
-        "</s>",
-        "<EOT>",
-        "<eos>",
-        "<end_of_turn>",
-        "<end_of_utterance>",
-        "<turn|>",
-        "<|call|>",
-        "<|end_of_text|>",
-        "<|end|>",
-        "<|endoftext|>",
-        "<|eom_id|>",
-        "<|eot_id|>",
-        "<|eot|>",
-        "<|im_end|>",
-        "<|flush|>",
-        "<|calls|>",
-        "<|return|>",
-        "<｜end▁of▁sentence｜>",
-        "[EOS]",
-        "[e~[",
-        "[EOT]",
-        "_<EOT>",
-    )
-)
 
 
 class Tokenizer:
@@ -64,22 +39,23 @@ class Tokenizer:
         Beginning and end of text; None where the file names none, never a guess.
     add_bos, add_eos : bool
         Whether `encode` adds them when asked for special tokens.
-    stop_ids : frozenset of int
-        Ids that end a generation: end of text, of turn, of message, and control tokens with a
-        well-known end name.
+    end_tokens : mapping of int to tuple of str
+        Ids that end a generation (of a text, a turn, a message, a part that a model of code fills
+        in), and for each what says so: keys of the files, or its name.
     chat_template : str or None
         The default template's source.
     chat_templates : dict
         All templates of the file, by name.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, where: str = "the tokenizer") -> None:
         self._model = parts.model
         self._tokens = parts.tokens
         self._specials = SpecialTokens(t for t in parts.specials if not t.normalized)
         self._named = {token.text: token.id for token in parts.specials}
         # Bytes by id: those of special tokens, and of others once they were asked for.
         self._bytes = {token.id: as_bytes(token.text) for token in parts.specials}
+        self._bytes.update(parts.special_bytes)
         self._fragments = frozenset(self._bytes)
         self._control = frozenset(token.id for token in parts.specials if token.control)
         self._before = parts.before
@@ -89,7 +65,7 @@ class Tokenizer:
         self.eos_id = parts.eos_id
         self.add_bos = self.bos_id is not None and self.bos_id in parts.before
         self.add_eos = self.eos_id is not None and self.eos_id in parts.after
-        self.stop_ids = parts.stop_ids | _end_tokens(parts.specials)
+        self.end_tokens = within(parts.end_tokens, self.n_vocab, where)
         self.chat_templates = dict(parts.chat_templates)
         self.chat_template = self.chat_templates.get("default")
 
@@ -115,7 +91,8 @@ class Tokenizer:
             The vocabulary is missing or broken, of a kind that rml does not have, or its splitting
             rule is unknown.
         """
-        return cls(gguf_parts(metadata, path or "the metadata", pre))
+        where = path or "the metadata"
+        return cls(gguf_parts(metadata, where, pre), where)
 
     @classmethod
     @out_of_memory("a tokenizer")
@@ -129,7 +106,8 @@ class Tokenizer:
         TokenizerError
             Something is broken, or asked for that changes ids and is not implemented.
         """
-        return cls(json_parts(document, beside, path or "the tokenizer.json"))
+        where = path or "the tokenizer.json"
+        return cls(json_parts(document, beside, where), where)
 
     @out_of_memory("the tokens of a text")
     def encode(
@@ -187,13 +165,14 @@ class Tokenizer:
         return ids
 
     @out_of_memory("the text of tokens")
-    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+    def decode(self, ids: int | Iterable[int], skip_special: bool = True) -> str:
         """Text of ids.
 
         Parameters
         ----------
-        ids : iterable of int
-            An id past the vocabulary (a padding row of the embedding) has no text.
+        ids : int or iterable of int
+            One or several, also as an array. An id past the vocabulary (a padding row of the
+            embedding) has no text.
         skip_special : bool
             Leave control tokens out.
 
@@ -205,10 +184,8 @@ class Tokenizer:
         return self.decode_bytes(ids, skip_special).decode("utf-8", "replace")
 
     @out_of_memory("the text of tokens")
-    def decode_bytes(self, ids: Iterable[int], skip_special: bool = True) -> bytes:
+    def decode_bytes(self, ids: int | Iterable[int], skip_special: bool = True) -> bytes:
         """Bytes of ids, before they are read as UTF-8; see `decode`."""
-        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
-            raise ArgumentError(f"decode takes a list of token ids, not {type(ids).__name__}")
         return _Pieces(self, skip_special, None)(ids)
 
     def stream_decoder(
@@ -230,13 +207,19 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that one token stands for; those of a control token are its name."""
-        found = self._bytes.get(token_id)
+        try:
+            found = self._bytes.get(token_id)
+        except TypeError:  # unhashable: no number
+            found = None
         if found is None:
-            token_id = _checked(token_id)
+            (token_id,) = _token_ids([token_id])
             if token_id >= self.n_vocab:
                 return b""
             found = self._bytes[token_id] = self._model.token_bytes(token_id)
         return found
+
+    def _has(self, token_id: int) -> bool:
+        return token_id < self.n_vocab and self._tokens[token_id] != ""
 
     def is_special(self, token_id: int) -> bool:
         """Whether a token is a control token, which `decode` leaves out."""
@@ -245,6 +228,11 @@ class Tokenizer:
     def token_id(self, text: str) -> int | None:
         """Id of the special token that is written so; None if there is none."""
         return self._named.get(text)
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Ids that end a generation; `end_tokens` says why."""
+        return frozenset(self.end_tokens)
 
     @property
     def bos_token(self) -> str | None:
@@ -279,19 +267,27 @@ class Tokenizer:
 
 
 class _Pieces:
-    """Ids to bytes, with what one id tells the next: whether a space before it was only added."""
+    """Ids to bytes, with what one id tells the next.
+
+    That is whether a space before it was only added, or whether it is the first.
+    """
 
     def __init__(self, tokenizer: Tokenizer, skip_special: bool, previous: int | None) -> None:
         self._tokenizer = tokenizer
         self._skip = tokenizer._control if skip_special else frozenset()  # noqa: SLF001
         self._fragments = tokenizer._fragments  # noqa: SLF001  # one class in two
+        self._joined = tokenizer._model.joined_bytes  # noqa: SLF001
+        self._first = previous is None or previous in self._skip
         self._prefix = tokenizer._model.prefix  # noqa: SLF001
         self._added = self._prefix != "never" and (
             previous is None or (self._prefix == "always" and previous in self._fragments)
         )
 
-    def __call__(self, ids: Iterable[int]) -> bytes:
+    def __call__(self, ids: int | Iterable[int]) -> bytes:
+        ids = _token_ids(ids)
         token_bytes = self._tokenizer.token_bytes
+        if self._joined is not None:
+            return self._bytes_joined(ids, self._joined)
         if self._prefix == "never":
             skip = self._skip
             return b"".join([token_bytes(i) for i in ids if i not in skip])
@@ -306,23 +302,30 @@ class _Pieces:
                 self._added = False
         return b"".join(pieces)
 
+    def _bytes_joined(self, ids: Iterable[int], joined: Callable[[int], bytes]) -> bytes:
+        pieces = []
+        for i in ids:
+            if i not in self._skip and self._tokenizer._has(i):  # noqa: SLF001
+                pieces.append(self._tokenizer.token_bytes(i) if self._first else joined(i))
+                self._first = False
+        return b"".join(pieces)
 
-def _checked(token_id: int) -> int:
+
+def _token_ids(ids: int | Iterable[int]) -> list[int]:
+    """One id or several, as plain integers."""
+    if isinstance(ids, str | bytes | bytearray):
+        raise ArgumentError(f"token ids are integers, not {type(ids).__name__}: {ids!r:.60}")
     try:
-        value = int(token_id)
-    except (TypeError, ValueError):
-        value = -1
-    if value < 0 or value != token_id:
-        raise ArgumentError(f"{token_id!r} is not a token id")
-    return value
-
-
-def _end_tokens(specials: Iterable[SpecialToken]) -> frozenset[int]:
-    """Find control tokens with a well-known end name."""
-    named = {
-        token.text: token.id for token in specials if token.control and token.text in _END_NAMES
-    }
-    if "<|return|>" in named:
-        # The harmony format ends a message with <|end|>, and the turn goes on after it.
-        named.pop("<|end|>", None)
-    return frozenset(named.values())
+        given: list[Any] = [ids] if isinstance(ids, Integral) else list(ids)  # type: ignore[arg-type]
+    except TypeError:
+        given = [ids]
+    found = []
+    for i in given:
+        try:
+            value = index(i)
+        except TypeError:
+            value = -1
+        if value < 0:
+            raise ArgumentError(f"{i!r:.60} is not a token id, an integer that is at least 0")
+        found.append(value)
+    return found

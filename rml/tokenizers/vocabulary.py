@@ -3,8 +3,9 @@
 Source: the keys ``tokenizer.ggml.*`` of the GGUF documentation. The architecture plays no part.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final
 
@@ -16,6 +17,12 @@ from rml.errors import TokenizerError
 __all__ = ["TokenType", "Vocabulary", "metadata_flag", "string_list"]
 
 _MAX_TOKENS: Final = 1 << 24  # sixty times the largest vocabulary in use
+_log = logging.getLogger("rml")
+
+# Ids that a text cannot do without, and further ones that end a generation: of a turn, a message,
+# or a part that a model of code fills in.
+_NAMED: Final = ("bos", "eos", "unknown")
+_ENDS: Final = ("eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
 
 class TokenType(IntEnum):
@@ -42,7 +49,8 @@ class Vocabulary:
     scores : ndarray of float32 or None
         Of a SentencePiece vocabulary; a higher score merges first.
     ids : dict
-        Named ids that the file gives: "bos", "eos", "eot", "eom", "unknown", "padding".
+        Named ids that the file gives, by the names of `_NAMED` and `_ENDS`. Ids that nothing uses
+        (padding, separators) are not read.
     add_bos, add_eos : bool or None
         Whether encoding puts the token before or after the text; None where the file is silent.
     """
@@ -57,6 +65,12 @@ class Vocabulary:
     def of_type(self, *types: TokenType) -> list[int]:
         """Ids of all tokens of these types, rising."""
         return [int(i) for i in np.flatnonzero(np.isin(self.types, types))]
+
+    def with_control(self, ids: Iterable[int]) -> "Vocabulary":
+        """Make control tokens of some ids."""
+        types = self.types.copy()
+        types[list(ids)] = TokenType.CONTROL
+        return replace(self, types=types)
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any], where: str) -> "Vocabulary":
@@ -97,7 +111,7 @@ class Vocabulary:
             scores=None if scores is None else scores.astype(np.float32),
             ids={
                 name: i
-                for name in ("bos", "eos", "eot", "eom", "unknown", "padding")
+                for name in (*_NAMED, *_ENDS)
                 if (i := _token_id(metadata, name, len(tokens), where)) is not None
             },
             add_bos=metadata_flag(metadata, "tokenizer.ggml.add_bos_token", where),
@@ -153,7 +167,11 @@ def _token_id(metadata: Mapping[str, Any], name: str, n_vocab: int, where: str) 
     if value in (-1, 0xFFFFFFFF):  # how some writers say "none"
         return None
     if not 0 <= value < n_vocab:
-        raise TokenizerError(f"{where}: {key} is {value}, but the vocabulary has {n_vocab} tokens")
+        fault = f"{where}: {key} is {value}, but the vocabulary has {n_vocab} tokens"
+        if name in _NAMED:
+            raise TokenizerError(fault)
+        _log.warning("%s; it is left out", fault)
+        return None
     return int(value)
 
 

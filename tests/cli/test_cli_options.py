@@ -66,6 +66,12 @@ def test_breakers_of_dry():
     assert sampling_arguments(none) == {"dry_breakers": []}
 
 
+def test_suppressed_tokens():
+    given = parse(["--suppress-tokens", "5, 7"])[0]
+    assert sampling_arguments(given) == {"suppress_tokens": (5, 7)}
+    assert sampling_arguments(parse(["--suppress-tokens", ""])[0]) == {"suppress_tokens": ()}
+
+
 def test_every_setting_of_sampling_has_a_flag():
     from rml import SamplingSettings
 

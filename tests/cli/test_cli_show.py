@@ -207,3 +207,28 @@ def test_smollm2(rml_command, smollm2_path):
     assert re.search(r"^Q4_1 +210 +106168320 +66355200 +5\.00$", text, re.MULTILINE)
     assert "parameters: 134,515,008 (llama)" in text
     assert re.search(r"^KV cache f16, one token +23\.0 kB$", text, re.MULTILINE)
+
+
+def test_stop_tokens_and_why(rml_command, toy_path):
+    folder = toy_path.with_name("hf")
+    text = rml_command("show", toy_path).stdout
+    facts = json.loads(rml_command("show", folder, "-o", "json").stdout)
+
+    assert re.search(
+        r"^ +2  <\|im_end\|> +tokenizer\.ggml\.eos_token_id, its name$", text, re.MULTILINE
+    )
+    assert facts["stop_tokens"] == [
+        {"id": 0, "text": "<|endoftext|>", "why": ["its name"]},
+        {
+            "id": 2,
+            "text": "<|im_end|>",
+            "why": ["tokenizer_config.json: eos_token", "config.json: eos_token_id", "its name"],
+        },
+    ]
+
+
+def test_a_file_without_a_vocabulary_has_no_stop_tokens(rml_command, tmp_path):
+    path = write_gguf(tmp_path / "x.gguf", [("a", np.ones(4, np.float32))])
+
+    assert "STOP TOKEN" not in rml_command("show", path).stdout
+    assert json.loads(rml_command("show", path, "-o", "json").stdout)["stop_tokens"] is None

@@ -71,3 +71,20 @@ def test_borders_are_coloured_on_a_terminal(rml_command, toy_path, monkeypatch):
 def test_a_folder(rml_command, toy_path, tokenizer):
     result = rml_command("tok", "-m", toy_path.parent / "hf", "--ids", "the cat")
     assert json.loads(result.stdout) == tokenizer.encode("the cat")
+
+
+def test_check_lists_the_stop_tokens_and_why(rml_command, toy_path, tokenizer):
+    lines = rml_command("tok", "-m", toy_path, "--check").stdout.splitlines()
+    facts = json.loads(rml_command("tok", "-m", toy_path, "--check", "-o", "json").stdout)
+
+    assert lines[0].split() == ["STOP", "TOKEN", "TEXT", "WHY"]
+    assert [line.split(None, 2) for line in lines[1:3]] == [
+        ["0", "<|endoftext|>", "its name"],
+        ["2", "<|im_end|>", "tokenizer.ggml.eos_token_id, its name"],
+    ]
+    assert lines[3:] == tokenizer.check() == facts["oddities"]
+    assert facts["stop_tokens"][1] == {
+        "id": 2,
+        "text": "<|im_end|>",
+        "why": ["tokenizer.ggml.eos_token_id", "its name"],
+    }

@@ -40,34 +40,30 @@ def defaults(path):
 
 
 def test_a_folder_with_generation_config(folder):
-    settings, stop_ids = defaults(folder(eos_token_id=[7, 9], temperature=0.3, do_sample=True))
+    settings = defaults(folder(eos_token_id=[7, 9], temperature=0.3, do_sample=True))
 
-    assert stop_ids == {7, 9}
     assert (settings.temperature, settings.top_k) == (0.3, 50)
     assert settings.origin["temperature"] == "generation_config.json"
 
 
-def test_without_one_the_end_token_of_the_configuration_counts(folder):
-    settings, stop_ids = defaults(folder())
-
-    assert stop_ids == {2}
-    assert settings.origin == {}
+def test_without_one_there_are_only_defaults(folder):
+    assert defaults(folder()).origin == {}
 
 
 def test_a_file_of_a_folder(folder):
     path = folder(eos_token_id=7, top_p=0.5)
 
-    settings, stop_ids = defaults(path / "model.safetensors")
-
-    assert (stop_ids, settings.top_p) == ({7}, 0.5)
+    assert defaults(path / "model.safetensors").top_p == 0.5
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"eos_token_id": "x"}, "eos_token_id='x' must be token ids"),
-        ({"eos_token_id": [-1]}, "must be token ids"),
         ({"temperature": -1}, "temperature=-1.* must"),
+        ({"suppress_tokens": ["x"]}, "suppress_tokens=.* must be token ids"),
+        ({"suppress_tokens": [-1]}, "must be token ids"),
+        ({"bad_words_ids": 5}, "bad_words_ids=5 must be lists of ids"),
+        ({"bad_words_ids": [["x"]]}, "must be token ids"),
     ],
 )
 def test_a_broken_generation_config_names_the_key(folder, config, message):
@@ -76,7 +72,7 @@ def test_a_broken_generation_config_names_the_key(folder, config, message):
 
 
 def test_a_gguf_file_has_its_own_keys():
-    assert defaults(LLAMA / "model.gguf") == (SamplingSettings(), frozenset())
+    assert defaults(LLAMA / "model.gguf") == SamplingSettings()
 
 
 # ---- context ----

@@ -122,6 +122,24 @@ def test_generation_config_means_what_transformers_means():
         settings_of_hugging_face({"top_k": "x"})
 
 
+def test_tokens_that_a_file_suppresses():
+    gguf = settings_of_gguf({"tokenizer.ggml.suppress_tokens": np.array([5, -1, 9], np.int32)})
+    config = {"suppress_tokens": [3], "bad_words_ids": [[4], [5, 6], [3]]}
+    hugging_face = settings_of_hugging_face(config)
+
+    assert gguf.suppress_tokens == (5, 9)
+    assert gguf.origin == {"suppress_tokens": "tokenizer.ggml.suppress_tokens"}
+    assert hugging_face.suppress_tokens == (3, 4)
+    assert "suppress_tokens      (3, 4)" in str(hugging_face)
+
+
+def test_unknown_keys_of_a_gguf_file_are_named(caplog):
+    settings_of_gguf({"general.sampling.temp": 0.5, "general.sampling.penalty_freq": 1.0}, "m.gguf")
+
+    assert "m.gguf has keys that rml does not know: general.sampling.penalty_freq" in caplog.text
+    assert "sampling.temp" not in caplog.text
+
+
 def test_arguments_win_over_files():
     file = settings_of_gguf({"general.sampling.temp": 0.5, "general.sampling.top_k": 7})
 
@@ -137,4 +155,4 @@ def test_the_text_of_settings_lists_values_and_origins():
     table = {line.split()[0]: line.split()[1:] for line in lines}
     assert table["top_k"] == ["7", "general.sampling.top_k"]
     assert table["temperature"] == ["0.8", "default"]
-    assert set(table) == set(SamplingSettings.names()) - {"logit_bias"}
+    assert set(table) == set(SamplingSettings.names()) - {"logit_bias", "suppress_tokens"}

@@ -10,7 +10,7 @@ import pytest
 from rml.errors import TokenizerError
 from rml.files import open_checkpoint
 from rml.tokenizers import UNSET, ChatTemplate, Tokenizer, load_tokenizer
-from rml.tokenizers.json_tokenizer import Beside
+from rml.tokenizers.json_ends import Beside
 
 NAMES = ["deepseek-llm", "falcon", "gpt-2", "llama-spm", "mpt", "qwen2", "smollm2", "starcoder"]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rml.errors import CheckpointError, TokenizerError
 from rml.tokenizers import Tokenizer, load_tokenizer
 from rml.tokenizers.byte_level import BYTE_TO_CHAR
-from rml.tokenizers.json_tokenizer import Beside
+from rml.tokenizers.json_ends import Beside
 
 MERGES = [("h", "e"), ("l", "l"), ("▁", "a"), ("Ġ", "a"), ("he", "ll"), ("Ġ", "Ġ"), ("▁", "▁"),
           ("1", "2"), ("hell", "o"), ("▁a", "▁a"), ("é", "é"), ("Ã", "©"), (".", ".")]  # fmt: skip
@@ -75,6 +75,13 @@ LLAMA = sequence(
     "normalizers",
     {"type": "Prepend", "prepend": "▁"},
     {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+)
+PIECE_DECODER = sequence(
+    "decoders",
+    {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
+    {"type": "Strip", "content": " ", "start": 1, "stop": 0},
 )
 NORMALIZERS = [
     None,
@@ -174,6 +181,8 @@ def test_ids_are_those_of_hugging_face(normalizer, pre_tokenizer, model, flags, 
     for token, each in flags.items():
         each["special"] = each["special"] and token != "he"
         each["normalized"] = each["normalized"] and not (each["special"] and normalizer is None)
+    # A name that ends a generation is a control token here, also if the file does not say so.
+    assume("</s>" in flags or "</s>" not in text)
     # The reference takes a replaced beginning for a later place, and adds no first space there.
     moves = any(part in str(normalizer) for part in ("l+", "s+", "1", "'strip_left': True"))
     assume(not (moves and "'first'" in str(pre_tokenizer)))
@@ -304,7 +313,60 @@ def test_all_ends_of_a_generation():
         config={"eos_token_id": 7, "text_config": {"eos_token_id": [8]}},
     )
 
+    assert tokenizer.end_tokens == {
+        2: ("tokenizer_config.json: eos_token", "its name"),
+        5: ("generation_config.json: eos_token_id",),
+        6: ("generation_config.json: eos_token_id",),
+        7: ("config.json: eos_token_id",),
+        8: ("config.json: text_config.eos_token_id",),
+        600: ("its name",),
+    }
     assert tokenizer.stop_ids == {2, 5, 6, 7, 8, 600}
+
+
+@pytest.mark.parametrize("wrong", ["x", -1, [2, None], True, 2.0])
+@pytest.mark.parametrize("file", ["generation_config", "config"])
+def test_an_end_that_is_no_id_names_the_key(file, wrong):
+    with pytest.raises(CheckpointError, match=rf"{file}\.json: eos_token_id=.* must be token ids"):
+        read(document(added_tokens=SPECIALS), **{file: {"eos_token_id": wrong}})
+
+
+def test_ids_beyond_the_vocabulary_are_left_out_with_a_reason(caplog):
+    tokenizer = read(
+        document(added_tokens=SPECIALS),
+        generation_config={"eos_token_id": [2, 5000], "bos_token_id": 7000, "pad_token_id": 9000},
+    )
+
+    assert tokenizer.stop_ids == {2, 600}
+    assert (tokenizer.bos_id, tokenizer.bos_token) == (None, None)
+    assert "generation_config.json: eos_token_id names token 5000" in caplog.text
+    assert "bos_token_id 7000" in caplog.text
+    assert "9000" not in caplog.text  # nothing uses it
+
+
+def test_an_end_that_is_no_control_token_becomes_one():
+    """A name, and a key for a token that text cannot make."""
+    tokens = [added("<|im_end|>", special=False) | {"id": 600},
+              added("<end>", special=False) | {"id": 601}]  # fmt: skip
+    tokenizer = read(document(added_tokens=tokens), generation_config={"eos_token_id": 601})
+
+    assert tokenizer.stop_ids == {600, 601, 2}
+    assert tokenizer.decode([600, 601]) == ""
+    assert tokenizer.encode("<|im_end|><end>", False, True) == [600, 601]
+    assert not {600, 601} & set(tokenizer.encode("<|im_end|><end>", False))
+
+
+def test_an_end_that_text_is_made_of_stays_text():
+    vocab = vocabulary()
+    ends = [vocab["hello"], vocab["."], vocab["<0x0A>"]]
+    tokenizer = read(
+        document(decoder=PIECE_DECODER, normalizer=LLAMA, model_byte_fallback=True),
+        generation_config={"eos_token_id": ends},
+    )
+
+    assert set(ends) <= tokenizer.stop_ids
+    assert tokenizer.decode(tokenizer.encode("hello.\n")) == "hello.\n"
+    assert set(ends) <= set(tokenizer.encode("hello.\n"))
 
 
 def test_flags_of_tokenizer_config_count_more():
@@ -352,7 +414,7 @@ def test_gaps_and_padding_have_no_text():
 
 
 def test_the_last_merges_and_their_tokens_may_be_missing():
-    doc = document(pre_tokenizer=BYTE_LEVEL)
+    doc = document(pre_tokenizer=BYTE_LEVEL, decoder=BYTE_LEVEL)
     for left, right in MERGES[-3:]:
         del doc["model"]["vocab"][left + right]
     tokenizer = read(doc)
@@ -365,8 +427,9 @@ def test_the_last_merges_and_their_tokens_may_be_missing():
 @pytest.mark.parametrize("normalizer", [None, LLAMA])
 def test_round_trip(normalizer, text):
     assume("▁" not in text)
-    kind = {"normalizer": LLAMA, "model_byte_fallback": True} if normalizer else {
-        "pre_tokenizer": BYTE_LEVEL}  # fmt: skip
+    kind = {"pre_tokenizer": BYTE_LEVEL, "decoder": BYTE_LEVEL}
+    if normalizer:
+        kind = {"normalizer": LLAMA, "model_byte_fallback": True, "decoder": PIECE_DECODER}
     tokenizer = read(document(**kind, added_tokens=[added("<x>", special=False)]))
     decoder = tokenizer.stream_decoder()
     ids = tokenizer.encode(text)
@@ -376,7 +439,7 @@ def test_round_trip(normalizer, text):
 
 
 def test_text_that_looks_like_a_byte_token_stays_text():
-    tokenizer = read(document(model_byte_fallback=True, normalizer=LLAMA))
+    tokenizer = read(document(model_byte_fallback=True, normalizer=LLAMA, decoder=PIECE_DECODER))
 
     assert tokenizer.decode(tokenizer.encode("<0x0A>")) == "<0x0A>"
     assert vocabulary()["<0x0A>"] not in tokenizer.encode("<0x0A>")
