@@ -44,6 +44,7 @@ from rml._kernels.checks import WEIGHT_FORMATS
 from rml._kernels.choose_py import choose
 from rml._kernels.dequant_py import dequantize, embed
 from rml._kernels.experts_py import mix_experts
+from rml._kernels.ieee import ieee
 from rml._kernels.kv_store_py import store_kv
 from rml._kernels.largest_py import largest
 from rml._kernels.log_sum_exp_py import log_sum_exp
@@ -206,9 +207,10 @@ if missing := [name for name in DEFINITIONS if TWINS and not hasattr(TWINS, name
         f"the compiled kernels are older than these files: they lack {', '.join(missing)}; build "
         "them again (python setup.py build_ext --inplace), or reinstall rml"
     )
-KERNELS: dict[str, Any] = (
-    DEFINITIONS if TWINS is None else {name: getattr(TWINS, name) for name in DEFINITIONS}
-)
+KERNELS: dict[str, Any] = {
+    name: ieee(definition) if TWINS is None else getattr(TWINS, name)
+    for name, definition in DEFINITIONS.items()
+}
 
 # Type checkers, and readers, see the definitions.
 if not TYPE_CHECKING:

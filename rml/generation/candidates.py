@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rml import _kernels
+from rml._kernels.ieee import ieee
 from rml.errors import NumericError
 
 __all__ = ["Candidates", "Floats", "Ids", "first_of_largest", "largest", "no_numbers"]
@@ -128,15 +129,16 @@ class Candidates:
             return self.logits[0]  # type: ignore[no-any-return]  # numpy says Any of one element
         return self.logits.max() if self.known_top is None else self.known_top
 
+    @ieee
     def weights(self) -> Floats:
         """Softmax without its division: exp(logit - largest logit), shape (n,)."""
         top = self.top
         if top == np.inf:  # a tiny temperature took the largest logits out of float32's range
             return np.isposinf(self.logits).astype(np.float32)
-        with np.errstate(over="ignore", under="ignore"):
-            weights: Floats = self.logits - top
-            return np.exp(weights, out=weights)
+        weights: Floats = self.logits - top
+        return np.exp(weights, out=weights)
 
+    @ieee
     def probabilities(self) -> Floats:
         """Softmax over the candidates, shape (n,); at least one of them is above zero."""
         weights = self.weights()

@@ -5,6 +5,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from rml._kernels.ieee import ieee
 from rml.errors import ArgumentError, ContextOverflow, NumericError
 from rml.generation.candidates import Floats
 from rml.generation.ranges import boolean, checked
@@ -64,11 +65,18 @@ def embed(
     for vector, ids in zip(vectors, prompts, strict=True):
         with sessions.lend() as session:
             pooled = _pooled(session, ids, pooling, n_batch)
-        length = float(np.linalg.norm(pooled))
+        length = _write(pooled, vector, normalize)
         if not np.isfinite(length) or (normalize and length == 0):
             raise NumericError(f"the embedding has length {length}")
-        vector[:] = pooled / length if normalize else pooled
     return vectors
+
+
+@ieee
+def _write(pooled: Wide, vector: Floats, normalize: bool) -> float:
+    """Write a vector, and return its length before it was normalized."""
+    length = np.linalg.norm(pooled)
+    vector[:] = pooled / length if normalize else pooled
+    return float(length)
 
 
 def _pooled(session: Session, ids: list[int], pooling: Pooling, n_batch: int) -> Wide:
@@ -76,8 +84,14 @@ def _pooled(session: Session, ids: list[int], pooling: Pooling, n_batch: int) ->
     for start in range(0, len(ids), n_batch):
         states = session.hidden_states(ids[start : start + n_batch]).astype(np.float64)
         pooled: Wide = states[-1]
-        if pooling == "mean":  # added token by token: it does not matter where the parts begin
-            states[0] += total
-            total = np.add.accumulate(states)[-1]
-            pooled = total / len(ids)
+        if pooling == "mean":
+            total, pooled = _mean(states, total, len(ids))
     return pooled
+
+
+@ieee
+def _mean(states: Wide, total: Wide, n: int) -> tuple[Wide, Wide]:
+    """Go on with a sum, token by token: it does not matter where the parts begin."""
+    states[0] += total
+    total = np.add.accumulate(states)[-1]
+    return total, total / n

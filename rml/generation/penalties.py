@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rml import _kernels
+from rml._kernels.ieee import ieee
 from rml.generation.candidates import Candidates, Floats, Ids
 
 __all__ = ["PhraseLog", "Window", "penalize", "phrase_penalties", "subtract"]
@@ -125,6 +126,7 @@ def penalize(
     return candidates.with_logits(logits)
 
 
+@ieee
 def subtract(
     candidates: Candidates, penalties: Mapping[int, float], out: Floats | None = None
 ) -> Candidates:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rml.errors import ArgumentError
-from rml.generation.scoring import rows_at_once, token_logprob
+from rml.generation.scoring import exp, rows_at_once, token_logprob
 from rml.generation.session import Session
 
 __all__ = ["Perplexity", "perplexity"]
@@ -114,7 +114,7 @@ def _summary(surprises: list[float], n_chunks: int) -> Perplexity:
     n = len(surprises)
     mean = math.fsum(surprises) / n
     spread = math.fsum((surprise - mean) ** 2 for surprise in surprises) / n
-    value = math.exp(mean)
+    value = exp(mean)
     # d exp(x) = exp(x) dx
     error = value * math.sqrt(spread / (n - 1)) if n > 1 else 0.0
     return Perplexity(value, error, n, n_chunks)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rml import _kernels
+from rml._kernels.ieee import ieee
 from rml.errors import ArgumentError
 from rml.generation import sampling
 from rml.generation.candidates import Candidates, Floats, first_of_largest, no_numbers
@@ -234,13 +235,13 @@ class Sampler:
         logits = self._own(candidates)
         logits[:] = candidates.logits
         for process in self._processors:
-            found = np.asarray(process(self._said, logits.copy()), np.float32)
+            found = _floats(process(self._said, logits.copy()))
             if found.shape != logits.shape:
                 raise ArgumentError(
                     f"a logits processor returned shape {found.shape}, but {logits.shape} is needed"
                 )
             logits[:] = found
-        logits[self._bias_ids] += self._biases
+        _add_at(logits, self._bias_ids, self._biases)
         logits[self._banned[: np.searchsorted(self._banned, len(logits))]] = -np.inf
         if self._mask is not None:
             logits[~self._allowed_by_mask(len(logits))] = -np.inf
@@ -304,8 +305,18 @@ def _arranged(settings: SamplingSettings) -> list[str]:
     return names
 
 
+@ieee
+def _floats(values: npt.ArrayLike) -> Floats:
+    return np.asarray(values, np.float32)
+
+
+@ieee
+def _add_at(logits: Floats, ids: npt.NDArray[np.int64], amounts: Floats) -> None:
+    logits[ids] += amounts
+
+
 def _checked(logits: Floats, position: int | None) -> Candidates:
-    return Candidates.of(np.ascontiguousarray(logits, np.float32), position)
+    return Candidates.of(np.ascontiguousarray(_floats(logits)), position)
 
 
 def _no_token_bytes(token: int) -> bytes:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rml._kernels.choose_py import BORDER
+from rml._kernels.ieee import ieee
 from rml.generation.candidates import Candidates, Floats, largest
 from rml.generation.settings import GREEDY_BELOW
 
@@ -35,6 +36,7 @@ __all__ = [
 _TINY = float(np.finfo(np.float32).tiny)
 
 
+@ieee
 def temperature(
     candidates: Candidates, value: float, *, dynamic_range: float = 0.0, exponent: float = 1.0
 ) -> Candidates:
@@ -46,22 +48,21 @@ def temperature(
     if value == 1.0:
         return candidates
     divisor, top = np.float32(max(value, GREEDY_BELOW)), candidates.top
-    with np.errstate(over="ignore"):
-        if math.isfinite(hottest := top / divisor):
-            logits = candidates.logits / divisor
-        else:  # out of float32's range: differences count
-            hottest, logits = np.float32(0), (candidates.logits - top) / divisor
+    if math.isfinite(hottest := top / divisor):
+        logits = candidates.logits / divisor
+    else:  # out of float32's range: differences count
+        hottest, logits = np.float32(0), (candidates.logits - top) / divisor
     return Candidates(candidates.ids, logits, candidates.descending, hottest)
 
 
+@ieee
 def top_n_sigma(candidates: Candidates, n: float) -> Candidates:
     """Keep logits within `n` standard deviations of the largest one; n <= 0 keeps all."""
     if n <= 0:
         return candidates
     logits = candidates.logits
     finite = logits if np.isfinite(logits.min()) else logits[np.isfinite(logits)]
-    with np.errstate(over="ignore", invalid="ignore"):
-        spread = float(finite.std())
+    spread = float(finite.std())
     if not math.isfinite(spread):
         spread = float(finite.std(dtype=np.float64))
     least = float(candidates.top) - n * spread
@@ -78,6 +79,7 @@ def top_k(candidates: Candidates, k: int) -> Candidates:
     return Candidates(candidates.ids[indices], logits, descending=True)
 
 
+@ieee
 def top_p(candidates: Candidates, p: float) -> Candidates:
     """Keep the likeliest tokens until their probabilities sum to `p`; p >= 1 keeps all."""
     if p >= 1:
@@ -107,6 +109,7 @@ def top_p(candidates: Candidates, p: float) -> Candidates:
     return candidates.take(likely[kept])
 
 
+@ieee
 def min_p(candidates: Candidates, p: float) -> Candidates:
     """Keep tokens at least `p` times as likely as the likeliest one; p <= 0 keeps all."""
     if p <= 0:
@@ -115,6 +118,7 @@ def min_p(candidates: Candidates, p: float) -> Candidates:
     return candidates.where(candidates.logits >= least)
 
 
+@ieee
 def typical_p(candidates: Candidates, p: float) -> Candidates:
     """Keep tokens whose surprise is nearest to the entropy, until they exceed `p` together."""
     if p >= 1:
@@ -129,6 +133,7 @@ def typical_p(candidates: Candidates, p: float) -> Candidates:
     return candidates.where(kept)
 
 
+@ieee
 def xtc(candidates: Candidates, probability: float, threshold: float, chance: float) -> Candidates:
     """Exclude the top choices: keep, of all tokens above `threshold`, only the least likely.
 
@@ -157,10 +162,11 @@ def xtc(candidates: Candidates, probability: float, threshold: float, chance: fl
     return candidates.where(kept)
 
 
+@ieee
 def limit_surprise(candidates: Candidates, limit: float) -> Candidates:
     """Mirostat's cut: keep tokens of at most `limit` bits of surprise, or else the likeliest."""
     probabilities = candidates.probabilities()
-    least = min(2.0**-limit, float(probabilities.max()))
+    least = min(2.0 ** min(0.0, -limit), float(probabilities.max()))
     return candidates.where(probabilities >= least)
 
 
@@ -169,6 +175,7 @@ def greedy(candidates: Candidates) -> int:
     return int(candidates.ids[0 if candidates.descending else candidates.logits.argmax()])
 
 
+@ieee
 def draw(candidates: Candidates, chance: float) -> int:
     """Draw a token by its probability.
 

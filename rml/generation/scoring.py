@@ -12,7 +12,7 @@ from rml.generation.candidates import Floats, largest, no_numbers
 from rml.generation.results import TokenLogprob
 from rml.generation.session import Session
 
-__all__ = ["Score", "logprobs_of", "rows_at_once", "score", "token_logprob"]
+__all__ = ["Score", "exp", "logprobs_of", "rows_at_once", "score", "token_logprob"]
 
 # Values of logits that are held at a time: rows of a large vocabulary come a few at a time.
 _VALUES = 1 << 23
@@ -41,7 +41,15 @@ class Score:
     @property
     def perplexity(self) -> float:
         """Inverse of the geometric mean of the probabilities; 1 if there is one token only."""
-        return math.exp(-self.total / max(1, len(self.token_ids) - 1))
+        return exp(-self.total / max(1, len(self.token_ids) - 1))
+
+
+def exp(x: float) -> float:
+    """Raise e to the power of x; infinite where that is too large for a number."""
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
 
 
 def rows_at_once(n_vocab: int) -> int:

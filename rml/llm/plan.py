@@ -82,7 +82,7 @@ class Plan:
 
     def _run_definitions(self) -> bool:
         for operation in self.operations:
-            _kernels.DEFINITIONS[operation.kernel](*operation.args, **operation.kwargs)
+            _kernels.KERNELS[operation.kernel](*operation.args, **operation.kwargs)
             if self.abort[0]:
                 return False
         return True
@@ -152,7 +152,7 @@ class Plan:
             def run() -> npt.NDArray[np.float64]:
                 for i, operation in enumerate(self.operations):
                     start = time.perf_counter()
-                    _kernels.DEFINITIONS[operation.kernel](*operation.args, **operation.kwargs)
+                    _kernels.KERNELS[operation.kernel](*operation.args, **operation.kwargs)
                     seconds[i] = time.perf_counter() - start
                 return seconds
 

@@ -18,6 +18,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rml._kernels.ieee import ieee
+
 __all__ = ["Rope", "RopeScaling", "ScalingType"]
 
 ScalingType = Literal["linear", "dynamic", "llama3", "yarn", "divisors"]
@@ -128,6 +130,7 @@ class Rope:
     attention_factor: float = 1.0
 
     @classmethod
+    @ieee
     def create(
         cls,
         head_dim: int,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rml._kernels.block_formats import FORMATS
 from rml._kernels.checks import WEIGHT_FORMATS
+from rml._kernels.ieee import ieee
 from rml.errors import ArgumentError, CheckpointError, UnsupportedModel
 from rml.files import Checkpoint, Tensor
 from rml.llm.config import ModelConfig
@@ -113,6 +114,7 @@ class WeightSource:
             for data in np.split(tensor.data, parts)
         ]
 
+    @ieee
     def vector(self, name: str, n: int) -> NDArray[np.float32]:
         """Copy the `n` values of a norm's weight or a bias out as float32; read-only."""
         ((stored, _),) = self._look_up(name, (n,))
