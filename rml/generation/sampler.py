@@ -7,10 +7,12 @@ stage that needs probabilities, over the tokens that are left, and again after e
 
 At temperature 0 nothing is drawn: the largest logit wins (of equals the smaller id), after masks,
 biases and penalties given as arguments.
+
+Only `accept` changes what a sampler knows. Chance is a function of the seed, of how many tokens
+were accepted and of what is drawn, so `sample` may be asked again, or its answer be dropped.
 """
 
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
@@ -22,7 +24,9 @@ from rml._kernels.ieee import ieee
 from rml.errors import ArgumentError
 from rml.generation import sampling
 from rml.generation.candidates import Candidates, Floats, first_of_largest, no_numbers
+from rml.generation.chance import Draw, chance
 from rml.generation.penalties import PhraseLog, Window, penalize, phrase_penalties, subtract
+from rml.generation.ranges import checked, integer
 from rml.generation.settings import SamplingSettings
 
 __all__ = ["STAGES", "LogitsProcessor", "Mask", "Sampler"]
@@ -34,15 +38,16 @@ Mask = npt.NDArray[np.bool_] | Callable[[Sequence[int]], npt.NDArray[np.bool_]]
 
 
 class Sampler:
-    """Chooses tokens; owns the random numbers, the windows of the penalties and Mirostat's state.
+    """Chooses tokens; owns the windows of the penalties and Mirostat's state.
 
     Parameters
     ----------
     settings : SamplingSettings, optional
         What to do; the defaults if not given.
     seed : int
-        Start of the random numbers. The same seed, settings and logits give the same tokens on
-        every machine and with every version of Python (`random.Random.random` promises that).
+        Start of the random numbers, from 0 to 2**64 - 1. They are the same on every machine and
+        with every version of Python, and depend on nothing but the seed and how many tokens were
+        accepted: see `rml.generation.chance`.
     n_tokens : int, optional
         Size of the vocabulary where the decoder has more rows than there are tokens: ids from here
         on are padding and never chosen.
@@ -67,7 +72,8 @@ class Sampler:
     Raises
     ------
     ArgumentError
-        If `logit_bias` or `banned` name ids outside the vocabulary, or DRY lacks `token_bytes`.
+        If `seed` is out of its range, `logit_bias` or `banned` name ids outside the vocabulary, or
+        DRY lacks `token_bytes`.
     """
 
     def __init__(
@@ -82,8 +88,7 @@ class Sampler:
         token_bytes: Callable[[int], bytes] | None = None,
     ) -> None:
         self.settings = (settings or SamplingSettings()).in_effect()
-        self.seed = seed
-        self._random = random.Random(seed)  # noqa: S311 - no secrets are made of these
+        self.seed: int = checked("seed", seed, integer(0, 2**64 - 1))
         self._n_tokens = n_tokens
         suppressed = {i for i in self.settings.suppress_tokens if n_tokens is None or i < n_tokens}
         self._banned = np.asarray(sorted({*banned, *suppressed}), np.int64)
@@ -102,7 +107,10 @@ class Sampler:
             [text.encode("utf-8", "surrogatepass") for text in self.settings.dry_breakers],
             token_bytes or _no_token_bytes,
         )
+        self._n_accepted = 0
         self._surprise_limit = 2 * self.settings.mirostat_tau  # Mirostat's mu, in bits
+        # What Mirostat's last draw was from, until a token is accepted.
+        self._drawn_from: Candidates | None = None
         names = _arranged(self.settings)
         self._stages = [STAGES[name] for name in names]
         self._changes_logits = bool(
@@ -124,7 +132,15 @@ class Sampler:
         )
 
     def accept(self, ids: Sequence[int]) -> None:
-        """Take note of tokens that are now part of the text: the prompt, then what was chosen."""
+        """Take note of tokens that are now part of the text: the prompt, then what was chosen.
+
+        In how many calls this is said makes no difference. (Mirostat measures the token that
+        follows a `sample` by the logits that were given there, so that one begins a call.)
+        """
+        if self._drawn_from is not None and len(ids):
+            self._move_surprise_limit(self._drawn_from, ids[0])
+            self._drawn_from = None
+        self._n_accepted += len(ids)
         self._window.accept(ids)
         self._phrases.accept(ids)
         if self._keeps_text:
@@ -132,6 +148,8 @@ class Sampler:
 
     def sample(self, logits: Floats, position: int | None = None) -> int:
         """Choose the next token; it counts as said only after `accept`.
+
+        Until then the same logits give the same token.
 
         Parameters
         ----------
@@ -155,8 +173,9 @@ class Sampler:
         if self.settings.is_greedy:
             return sampling.greedy(candidates)
         if self.settings.mirostat:
-            return self._draw_by_surprise(candidates)
-        return sampling.draw(candidates, self.chance())
+            candidates = sampling.limit_surprise(candidates, self._surprise_limit)
+            self._drawn_from = candidates
+        return sampling.draw(candidates, self.chance(Draw.TOKEN))
 
     def candidates(self, logits: Floats, position: int | None = None) -> Candidates:
         """Tokens that all stages leave for the draw; the arguments are those of `sample`."""
@@ -191,13 +210,13 @@ class Sampler:
             temperature=settings.temperature,
             top_p=settings.top_p if "top_p" in settings.samplers else 1.0,
             min_p=settings.min_p if "min_p" in settings.samplers else 0.0,
-            chance=self.chance(),
+            chance=self.chance(Draw.TOKEN),
         )
         return int(self._largest_ids[self._chosen[0]])
 
-    def chance(self) -> float:
-        """Return the next random number, in [0, 1)."""
-        return self._random.random()
+    def chance(self, draw: Draw) -> float:
+        """Return the random number of a draw for the next token, in [0, 1)."""
+        return chance(self.seed, self._n_accepted, draw)
 
     def penalized(self, candidates: Candidates) -> Candidates:
         """Apply the repetition, presence and frequency penalties to what was said."""
@@ -259,14 +278,12 @@ class Sampler:
             raise ArgumentError(f"mask has {len(mask)} values, but there are {n} tokens")
         return mask[:n]  # what is beyond is padding
 
-    def _draw_by_surprise(self, candidates: Candidates) -> int:
-        """Mirostat 2: cut at the surprise limit, draw, and move the limit by the error."""
-        candidates = sampling.limit_surprise(candidates, self._surprise_limit)
-        token = sampling.draw(candidates, self.chance())
-        probability = candidates.probabilities()[(candidates.ids == token).argmax()]
-        error = -math.log2(probability) - self.settings.mirostat_tau
-        self._surprise_limit -= self.settings.mirostat_eta * error
-        return token
+    def _move_surprise_limit(self, candidates: Candidates, token: int) -> None:
+        """Mirostat 2: move the limit by how far the surprise of a token is from the one wanted."""
+        probability = float(candidates.probabilities()[candidates.ids == token].sum())
+        if probability > 0:  # else something else than what was drawn: its surprise says nothing
+            error = -math.log2(probability) - self.settings.mirostat_tau
+            self._surprise_limit -= self.settings.mirostat_eta * error
 
 
 # Stages that look at what was said before.
@@ -348,6 +365,6 @@ STAGES: Mapping[str, Stage] = {
         candidates,
         sampler.settings.xtc_probability,
         sampler.settings.xtc_threshold,
-        sampler.chance() if sampler.settings.xtc_probability else 1.0,
+        sampler.chance(Draw.XTC),
     ),
 }

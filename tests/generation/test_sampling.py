@@ -5,7 +5,6 @@ Values of the stages agree with llama.cpp's published tests where these have the
 
 import json
 import math
-import random
 from collections import Counter
 
 import numpy as np
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from rml.errors import ArgumentError, NumericError
 from rml.generation import sampling
 from rml.generation.candidates import Candidates
+from rml.generation.chance import Draw, chance
 from rml.generation.sampler import STAGES, Sampler
 from rml.generation.settings import LLAMA_CPP_SAMPLERS, SAMPLERS, SamplingSettings
 
@@ -157,7 +157,7 @@ def test_top_n_sigma_does_not_count_banned_tokens():
 
 
 @pytest.mark.parametrize(
-    ("threshold", "chance", "expected"),
+    ("threshold", "coin", "expected"),
     [
         (0.09, 0.5, {0: 1.0}),
         (0.19, 0.5, {0: 0.33333, 1: 0.66667}),
@@ -167,8 +167,8 @@ def test_top_n_sigma_does_not_count_banned_tokens():
         (0.09, 0.99, ALL),  # did not happen
     ],
 )
-def test_xtc(threshold, chance, expected):
-    assert left(sampling.xtc(of(*FOUR), 0.99, threshold, chance)) == expected
+def test_xtc(threshold, coin, expected):
+    assert left(sampling.xtc(of(*FOUR), 0.99, threshold, coin)) == expected
 
 
 def test_temperature_divides():
@@ -198,10 +198,10 @@ def test_draw_follows_the_cumulative_probability(n):
     exact = np.cumsum(np.exp(logits.astype(np.float64)))
     exact /= exact[-1]
 
-    for chance in np.linspace(0, 1, 301, endpoint=False):
-        token = sampling.draw(candidates, chance)
-        assert exact[token] > chance - 1e-6
-        assert token == 0 or exact[token - 1] < chance + 1e-6
+    for goal in np.linspace(0, 1, 301, endpoint=False):
+        token = sampling.draw(candidates, goal)
+        assert exact[token] > goal - 1e-6
+        assert token == 0 or exact[token - 1] < goal + 1e-6
 
 
 @pytest.mark.parametrize("n", [4, 20000])
@@ -278,6 +278,12 @@ def test_ids_outside_the_vocabulary_are_refused(keywords):
         Sampler(settings, n_tokens=5, **keywords)
 
 
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, None, "1"])
+def test_seeds_out_of_range_are_refused(seed):
+    with pytest.raises(ArgumentError, match="seed="):
+        Sampler(seed=seed)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0}, {"mirostat": 2}])
 def test_bad_logits_never_become_a_token(bad, settings):
@@ -340,24 +346,31 @@ def test_a_mask_lets_only_its_tokens_through():
             Sampler(mask=bad).sample(rows[0])
 
 
+def continued(sampler, rows):
+    """Tokens that are chosen and accepted one after the other."""
+    tokens = []
+    for row in rows:
+        tokens.append(sampler.sample(row))
+        sampler.accept(tokens[-1:])
+    return tokens
+
+
 def test_the_same_seed_gives_the_same_tokens_and_another_one_others():
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((40, 500)).astype(np.float32)
 
     def run(seed, **settings):
-        sampler = Sampler(SamplingSettings(**settings), seed)
-        return [sampler.sample(row) for row in rows]
+        return continued(Sampler(SamplingSettings(**settings), seed), rows)
 
     assert run(1) == run(1)
     assert run(1) != run(2)
     assert run(1, mirostat=2) == run(1, mirostat=2)
 
     # Worked out in float64: the draw is where the cumulative probability passes the chance.
-    chances = random.Random(1)
     expected = []
-    for row in rows.astype(np.float64):
-        cumulative = np.cumsum(np.exp(row / 0.8))
-        expected.append(int(np.searchsorted(cumulative / cumulative[-1], chances.random())))
+    for position, row in enumerate(rows.astype(np.float64)):
+        cumulative = np.cumsum(np.exp(row / 0.8)) / np.exp(row / 0.8).sum()
+        expected.append(int(np.searchsorted(cumulative, chance(1, position, Draw.TOKEN))))
     assert run(1, top_k=0, top_p=1, min_p=0) == expected
 
 
@@ -380,11 +393,11 @@ def test_chains_that_kernels_cover_are_their_stages(settings):
     )
     for row in rows:
         left = by_stages.candidates(row)
-        chance = by_stages.chance()
+        number = by_stages.chance(Draw.TOKEN)
         token = at_once.sample(row)
         cumulative = np.cumsum(left.probabilities(), dtype=np.float64)
-        if np.abs(cumulative - chance).min() > 1e-6:  # else the last bit of a weight decides
-            assert token == sampling.draw(left, chance)
+        if np.abs(cumulative - number).min() > 1e-6:  # else the last bit of a weight decides
+            assert token == sampling.draw(left, number)
         assert token in left.ids
         at_once.accept([token])
         by_stages.accept([token])
@@ -394,7 +407,7 @@ def test_frequencies_of_draws_are_the_probabilities():
     logits = np.log(np.array(FOUR, np.float32))
     sampler = Sampler(SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0), seed=3)
 
-    counts = Counter(sampler.sample(logits) for _ in range(20000))
+    counts = Counter(continued(sampler, [logits] * 20000))
 
     for token, probability in enumerate(FOUR):
         # Five standard deviations of a binomial count.
@@ -479,7 +492,7 @@ def test_mirostat_steers_the_surprise():
     settings = SamplingSettings(temperature=1, mirostat=2, mirostat_tau=3.0, mirostat_eta=0.1)
     sampler = Sampler(settings, seed=1)
 
-    tokens = [sampler.sample(logits) for _ in range(600)][100:]
+    tokens = continued(sampler, [logits] * 600)[100:]
 
     # The controlled surprise is that within the cut set, which is a little below this one.
     assert 2.5 < -np.mean(log2[tokens]) < 4.5
