@@ -443,7 +443,7 @@ def test_logprobs_are_those_of_a_full_forward(model):
 @pytest.mark.parametrize("n_vocab_rows", [1 << 23, 600])
 def test_score_is_the_log_softmax_of_a_full_forward(model, monkeypatch, n_vocab_rows):
     """In one piece, and two rows of logits at a time."""
-    monkeypatch.setattr("rml.generation.scoring._VALUES", n_vocab_rows)
+    monkeypatch.setattr("rml.generation.logprobs._VALUES", n_vocab_rows)
     ids = model.tokenizer.encode("Hello world")
 
     score = model.score("Hello world", top_logprobs=2)

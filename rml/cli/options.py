@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import click
 
 from rml.cli.escapes import given_text
-from rml.cli.parsing import id_list
 
 __all__ = [
     "MODEL_OPTIONS",
@@ -26,6 +25,12 @@ __all__ = [
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _id_list(text: str) -> tuple[int, ...]:
+    """Read token ids between commas; an empty text holds none."""
+    return tuple(int(part) for part in text.split(",") if part.strip())
+
 
 # Name of an option and of its parameter -> its flags and click's keywords.
 _TABLE: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
@@ -216,7 +221,7 @@ _TABLE: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "suppress_tokens": (
         ("--suppress-tokens",),
-        {"type": id_list, "metavar": "ID,ID", "help": "Never choose these tokens."},
+        {"type": _id_list, "metavar": "ID,ID", "help": "Never choose these tokens."},
     ),
     "logit_bias": (
         ("-l", "--logit-bias"),

@@ -16,7 +16,7 @@ from rml.cli.console import say, show_log
 from rml.cli.options import VARIABLES
 from rml.cli.words import first_word, looks_like_repository, names_a_model
 
-__all__ = ["Command", "id_list"]
+__all__ = ["Command"]
 
 # llama.cpp's flags that have no meaning here: values they take, and whether it is worth a notice
 # (not for what rml does anyway).
@@ -205,8 +205,3 @@ def _verbose(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
     if value:
         ctx.meta["rml.verbose"] = True
         show_log()
-
-
-def id_list(text: str) -> tuple[int, ...]:
-    """Read token ids between commas; an empty text holds none."""
-    return tuple(int(part) for part in text.split(",") if part.strip())

@@ -7,10 +7,9 @@ has what made it too long, `max_tokens` or the context: both are ``"length"``.
 
 import codecs
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rml.generation.results import TokenLogprob
+from rml.generation.logprobs import TokenLogprob
 
 __all__ = ["chat_logprobs", "finish_reason", "text_logprobs"]
 
@@ -23,7 +22,7 @@ def finish_reason(reason: str) -> str | None:
 
 
 def chat_logprobs(
-    entries: "Sequence[TokenLogprob]", token_bytes: TokenBytes | None
+    entries: Sequence[TokenLogprob], token_bytes: TokenBytes | None
 ) -> dict[str, Any]:
     """Make the ``logprobs`` object of a chat completion's choice."""
 
@@ -48,7 +47,7 @@ def chat_logprobs(
 
 def text_logprobs(
     ids: Sequence[int],
-    entries: "Sequence[TokenLogprob | None]",
+    entries: Sequence[TokenLogprob | None],
     token_bytes: TokenBytes | None,
     text: str | None = None,
 ) -> dict[str, Any]:

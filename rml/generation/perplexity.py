@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rml.errors import ArgumentError
-from rml.generation.scoring import exp, rows_at_once, token_logprob
+from rml.generation.logprobs import exp, rows_at_once, token_logprob
 from rml.generation.session import Session
 
 __all__ = ["Perplexity", "perplexity"]

@@ -7,9 +7,8 @@ import numpy as np
 
 from rml.errors import Cancelled
 from rml.generation.candidates import Floats
+from rml.generation.logprobs import TokenLogprob, logprobs_of, rows_at_once
 from rml.generation.request import Progress
-from rml.generation.results import TokenLogprob
-from rml.generation.scoring import logprobs_of, rows_at_once
 from rml.generation.session import Session
 
 __all__ = ["Evaluated", "evaluate"]

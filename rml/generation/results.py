@@ -2,34 +2,16 @@
 
 import secrets
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rml.generation import openai
+from rml.generation.logprobs import TokenLogprob
 from rml.generation.settings import SamplingSettings
 
 __all__ = ["Completion", "Delta", "FinishReason", "Timings", "TokenLogprob", "Usage"]
 
 FinishReason = Literal["stop", "length", "cancelled"]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """How likely a token was, among all tokens of the vocabulary, before any sampling stage.
-
-    Attributes
-    ----------
-    id : int
-        The token.
-    logprob : float
-        Natural logarithm of its probability.
-    top : list of (int, float)
-        The likeliest tokens there and their logprobs, as many as were asked for.
-    """
-
-    id: int
-    logprob: float
-    top: list[tuple[int, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import NoReturn, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,17 @@ from rml.llm.plan import Aborted
 from rml.llm.workspace import MAX_TOKENS
 from rml.memory_room import available, bytes_asked, no_room
 
-if TYPE_CHECKING:
-    from rml.generation.session_pool import SessionPool
+__all__ = ["Session", "Sessions"]
 
-__all__ = ["Session"]
+
+class Sessions(Protocol):
+    """All sessions of a model, as one of them sees it: a `SessionPool`."""
+
+    def enter(self, session: "Session") -> None:
+        """Remember a session as one of this model."""
+
+    def fingerprint(self, n_ctx: int) -> str:
+        """Tell this model apart from others."""
 
 
 class Session:
@@ -38,7 +45,7 @@ class Session:
         The model.
     cache : KVCache
         Holds keys and values of `tokens`; the session's own from now on.
-    pool : SessionPool
+    pool : Sessions
         All sessions of the model; this one enters itself.
     tokens : list of int
         The tokens evaluated so far.
@@ -58,7 +65,7 @@ class Session:
     """
 
     def __init__(
-        self, decoder: DecoderLM, cache: KVCache, pool: "SessionPool", tokens: Sequence[int] = ()
+        self, decoder: DecoderLM, cache: KVCache, pool: Sessions, tokens: Sequence[int] = ()
     ) -> None:
         self.n_ctx = cache.n_ctx
         self.n_vocab = decoder.config.n_vocab

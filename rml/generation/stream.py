@@ -24,12 +24,12 @@ from typing import NoReturn, Self
 
 from rml.errors import ArgumentError, Cancelled, ContextOverflow, RmlError
 from rml.generation.candidates import Floats
+from rml.generation.logprobs import token_logprob
 from rml.generation.prefill import Evaluated, evaluate
 from rml.generation.prompts import Prompt
 from rml.generation.request import Request
 from rml.generation.results import Completion, Delta, FinishReason, Timings, TokenLogprob, Usage
 from rml.generation.sampler import Sampler
-from rml.generation.scoring import token_logprob
 from rml.generation.session import Session
 from rml.generation.session_pool import SessionPool
 from rml.generation.stop import StopFilter

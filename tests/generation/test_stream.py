@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from rml.errors import ArgumentError, ContextOverflow, NumericError, RmlError
 from rml.generation.prompts import Prompt
 from rml.generation.request import Request
-from rml.generation.scoring import token_logprob
 from rml.generation.settings import SamplingSettings
 from rml.generation.stream import Stream
 
@@ -560,13 +559,6 @@ def test_logprobs_of_pieces(start, says):
 
     assert [[entry.id for entry in piece.logprobs] for piece in pieces] == [[0xC3, 0xA9], [33]]
     assert all(len(entry.top) == 2 for piece in pieces for entry in piece.logprobs)
-
-
-def test_token_logprob_of_large_logits():
-    entry = token_logprob(np.array([3e38, 3e38, -3e38, -np.inf], np.float32), 0, 2)
-
-    assert entry.logprob == pytest.approx(-math.log(2))
-    assert [token for token, _ in entry.top] == [0, 1]
 
 
 def test_timings_count_what_happened(start, says):
