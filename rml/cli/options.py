@@ -29,7 +29,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def _id_list(text: str) -> tuple[int, ...]:
     """Read token ids between commas; an empty text holds none."""
-    return tuple(int(part) for part in text.split(",") if part.strip())
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: expected token ids, as 5,17") from None
 
 
 # Name of an option and of its parameter -> its flags and click's keywords.

@@ -144,26 +144,33 @@ class Command(click.Command):
             if looks_like_repository(args[at]):
                 say(f"{args[at]} is taken as text; -m {args[at]} makes it the model")
             at = None
-        self._check_number(ctx, words, has_model=at is not None)
+        no_model = at is None and "model" not in given and "--" not in args
+        self._check_number(ctx, words, has_model=at is not None, no_model=no_model)
         if at is None:
             return args
         if not self._only_model:
             say(f"using model {args[at]} (write -- before it if it is meant as text)")
         return [f"--model={args[at]}", *args[:at], *args[at + 1 :]]
 
-    def _check_number(self, ctx: click.Context, words: list[str], *, has_model: bool) -> None:
-        """Refuse more words than the command takes, and say what they may have been meant as."""
+    def _check_number(
+        self, ctx: click.Context, words: list[str], *, has_model: bool, no_model: bool
+    ) -> None:
+        """Refuse more words than the command takes, and say what they may have been meant as.
+
+        `no_model` says that the first word could have named the model and does not.
+        """
         takes = sum(isinstance(parameter, click.Argument) for parameter in self.params)
         if len(words) - has_model <= takes:
             return
         if self._only_model:
             raise click.UsageError("give one model: with -m, or as the only word", ctx)
-        model = "" if has_model else f", and {words[0]} is no model on this machine (rml list)"
-        raise click.UsageError(
-            f"unexpected: {' '.join(words[takes + has_model :])}; a text of several words goes in "
-            f"quotes{model}",
-            ctx,
-        )
+        lost = words[takes + has_model :]
+        advice = "a text of several words goes in quotes"
+        if no_model and names_a_model(lost[0]):
+            advice = f"a model is the first word, or given with -m: {self.name} {lost[0]} ..."
+        elif no_model:
+            advice += f", and {words[0]} is no model on this machine (rml list)"
+        raise click.UsageError(f"unexpected: {' '.join(lost)}; {advice}", ctx)
 
 
 def _means_nothing(variable: str) -> bool:

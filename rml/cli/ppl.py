@@ -10,7 +10,7 @@ from rml.cli.console import line_progress, print_json
 from rml.cli.models import load
 from rml.cli.options import MODEL_OPTIONS, options
 from rml.cli.parsing import Command
-from rml.cli.prompts import piped, read_prompt
+from rml.cli.prompts import is_stdin, piped, read_prompt
 from rml.generation.perplexity import Perplexity, perplexity
 
 __all__ = ["command"]
@@ -74,7 +74,7 @@ def _read(files: Sequence[Path]) -> str:
     if len(files) > 1:
         raise click.UsageError("give the file once: as an argument or with -f")
     for file in files:
-        if str(file) == "-":
+        if is_stdin(file):
             break
         if not file.exists():
             raise click.UsageError(f"{file}: there is no such file")

@@ -20,10 +20,11 @@ from click.core import ParameterSource
 from rml.cli.console import say
 from rml.cli.escapes import given_text
 
-__all__ = ["piped", "read_prompt"]
+__all__ = ["is_stdin", "piped", "read_prompt"]
 
 _PATIENCE = 5.0  # seconds in which a pipe that nobody named has to give something
 _PIECE = 1 << 16
+_STDIN = {"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"}  # its names; no one reads it twice
 _NO_TEXT = "no text: give it as an argument, with -p, with -f, or on stdin"
 
 
@@ -36,7 +37,7 @@ def read_prompt(
 ) -> str:
     """Return the text that was given, or all of them joined.
 
-    ``-`` means stdin, and so does nothing at all where stdin is no terminal.
+    ``-`` means stdin, and so does nothing at all where stdin is no terminal and holds a text.
 
     Parameters
     ----------
@@ -58,10 +59,10 @@ def read_prompt(
         if source is not ParameterSource.ENVIRONMENT:  # a default that the word overrules
             raise click.UsageError("give the text once: as an argument or with -p")
     text = option if argument is None else argument
-    names = [str(file) for file in files]
-    if [*names, text].count("-") > 1:
+    asked = [is_stdin(file) for file in files]
+    if sum(asked) + (text == "-") > 1:
         raise click.UsageError("stdin (-) can be read once")
-    parts = [_stdin() if name == "-" else _file(Path(name)) for name in names]
+    parts = [_stdin() if stdin else _file(file) for file, stdin in zip(files, asked, strict=True)]
     if text == "-":
         parts.append(_stdin())
     elif text is not None:
@@ -69,10 +70,17 @@ def read_prompt(
     if not parts:
         if sys.stdin is not None and sys.stdin.isatty():
             raise click.UsageError(_NO_TEXT)
-        return _stdin()
-    if "-" not in [*names, text]:
+        if not (text := _stdin()):
+            raise click.UsageError(f"{_NO_TEXT} (stdin is empty)")
+        return text
+    if not any(asked) and text != "-":
         parts.insert(0, piped())
     return "\n\n".join(part for part in parts if part)
+
+
+def is_stdin(file: Path) -> bool:
+    """Whether a file's name means stdin."""
+    return str(file) in _STDIN
 
 
 def piped() -> str:

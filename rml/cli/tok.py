@@ -58,7 +58,11 @@ def command(
     TEXT may also come from -p, from files (-f) and from stdin; several are joined as in rml run. A
     first word that is the name of a model, or a model's file, is the model.
     """
-    if check and compare is None:
+    if check:
+        if (text, prompt, file, compare) != (None, None, (), None):
+            raise click.UsageError(
+                "--check looks at the model alone: it takes no text, no --compare"
+            )
         _check(rml.load_tokenizer(locate(model)), output)
         return
     if compare is not None and (text, prompt, file) == (None, None, ()):

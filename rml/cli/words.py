@@ -59,7 +59,9 @@ def names_a_model(word: str) -> bool:
     """
     if word in KNOWN:
         return True
-    if not word or word.split() != [word]:
+    if not word:  # as a path it would be the folder that the program runs in
+        return False
+    if word.split() != [word]:
         return _is_model_path(word)
     return word.endswith(_ENDINGS) or _is_model_path(word) or find(word) is not None
 

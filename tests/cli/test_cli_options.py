@@ -70,6 +70,8 @@ def test_suppressed_tokens():
     given = parse(["--suppress-tokens", "5, 7"])[0]
     assert sampling_arguments(given) == {"suppress_tokens": (5, 7)}
     assert sampling_arguments(parse(["--suppress-tokens", ""])[0]) == {"suppress_tokens": ()}
+    with pytest.raises(click.UsageError, match="'5,x': expected token ids, as 5,17"):
+        parse(["--suppress-tokens", "5,x"])
 
 
 def test_every_setting_of_sampling_has_a_flag():

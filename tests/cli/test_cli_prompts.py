@@ -107,6 +107,15 @@ def test_a_terminal_is_not_read(monkeypatch):
     assert read_prompt("-") == "typed"
 
 
+@pytest.mark.parametrize("data", [b"", b"\n", "\ufeff".encode()])
+def test_stdin_that_holds_nothing(monkeypatch, data):
+    stdin(monkeypatch, data)
+    with pytest.raises(click.UsageError, match="stdin is empty"):
+        read_prompt(None)
+    stdin(monkeypatch, data)
+    assert read_prompt("-") == ""  # as it was asked for
+
+
 def test_stdin_that_is_closed(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     assert read_prompt("a") == "a"
@@ -135,6 +144,17 @@ def test_a_file_as_stdin(monkeypatch, tmp_path):
     with (tmp_path / "notes").open(encoding="utf-8") as stream:
         monkeypatch.setattr(sys, "stdin", stream)
         assert read_prompt("a") == "notes\n\na"
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdin", "/dev/fd/0"])
+def test_stdin_by_any_name_is_read_once(monkeypatch, tmp_path, rml_command, toy_path, name):
+    (tmp_path / "notes").write_text("notes\n")
+    with (tmp_path / "notes").open(encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert read_prompt("a", None, [Path(name)]) == "notes\n\na"
+    text = "the cat " * 40
+    result = rml_command("ppl", toy_path, "-c", "64", name, input=text)
+    assert result.exit_code == 0, result.stderr
 
 
 def test_a_pipe_in_which_nothing_comes_is_left_with_a_word(pipe, monkeypatch, capsys):

@@ -88,3 +88,11 @@ def test_check_lists_the_stop_tokens_and_why(rml_command, toy_path, tokenizer):
         "text": "<|im_end|>",
         "why": ["tokenizer.ggml.eos_token_id", "its name"],
     }
+
+
+def test_check_refuses_what_it_would_not_look_at(rml_command, toy_path, tmp_path):
+    (tmp_path / "text").write_text("hi")
+    for args in (["misspelt"], ["-p", "hi"], ["-f", tmp_path / "text"], ["--compare", toy_path]):
+        result = rml_command("tok", "-m", toy_path, "--check", *args)
+        assert result.exit_code == 2
+        assert "--check looks at the model alone" in result.stderr

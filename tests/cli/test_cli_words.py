@@ -103,6 +103,20 @@ def test_a_text_that_is_also_a_model(rml_command, pulled_toy, toy_path, monkeypa
     assert json.loads(rml_command("tok", "toy", "--ids", "-p", "toy").stdout) == expected
 
 
+def test_no_text_is_no_model_where_models_lie_around(
+    rml_command, known_toy, toy_path, tmp_path, monkeypatch
+):
+    shutil.copy(toy_path, tmp_path / "q.gguf")
+    monkeypatch.chdir(tmp_path)
+    assert rml_command("pull", "toy").exit_code == 0
+    monkeypatch.setenv("RML_ARG_MODEL", "toy")
+    assert names_a_model(".")
+    for text in ("", " "):
+        result = rml_command("tok", text)
+        assert result.exit_code == 0
+        assert result.stderr == ""
+
+
 def test_the_value_of_an_option_is_no_word(rml_command, toy_path, pulled_toy):
     result = rml_command("tok", "--ids", "-p", "toy", toy_path)
     assert result.stderr == SAID.format(toy_path)
@@ -155,7 +169,9 @@ def test_a_repository_that_was_not_pulled_is_text_with_a_word(rml_command, pulle
             "unexpected: is it; a text of several words goes in quotes, and why is",
         ),
         (["TOY", "why", "not"], "unexpected: not; a text of several words goes in quotes\n"),
-        (["-m", "TOY", "a", "b"], "unexpected: b;"),
+        (["-m", "TOY", "a", "b"], "unexpected: b; a text of several words goes in quotes\n"),
+        (["--", "TOY", "a"], "unexpected: a; a text of several words goes in quotes\n"),
+        (["why is it", "TOY"], "; a model is the first word, or given with -m"),
         (["-p", "a", "-p", "b"], "--prompt is given more than once"),
         (["-p", "a", "--prompt", "b"], "--prompt is given more than once"),
         (["TOY", "a", "-p", "b"], "give the text once"),
