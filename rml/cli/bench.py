@@ -21,7 +21,8 @@ import numpy as np
 import rml
 from rml.cli.console import bytes_text, print_json, say
 from rml.cli.models import load, locate
-from rml.cli.options import MODEL_OPTIONS, option, options
+from rml.cli.option_table import MODEL_OPTIONS
+from rml.cli.options import option, options
 from rml.cli.parsing import Command
 
 __all__ = ["command"]

@@ -8,7 +8,8 @@ import click
 
 from rml.cli.console import line_progress, print_json
 from rml.cli.models import load
-from rml.cli.options import MODEL_OPTIONS, options
+from rml.cli.option_table import MODEL_OPTIONS
+from rml.cli.options import options
 from rml.cli.parsing import Command
 from rml.cli.prompts import is_stdin, piped, read_prompt
 from rml.generation.perplexity import Perplexity, perplexity

@@ -7,7 +7,8 @@ import click
 
 from rml.cli.console import answer, prompt_progress
 from rml.cli.models import load
-from rml.cli.options import MODEL_OPTIONS, SAMPLING_OPTIONS, options, sampling_arguments
+from rml.cli.option_table import MODEL_OPTIONS, SAMPLING_OPTIONS
+from rml.cli.options import options, sampling_arguments
 from rml.cli.parsing import Command
 from rml.cli.prompts import read_prompt
 from rml.cli.timings import report

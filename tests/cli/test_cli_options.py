@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from rml.cli import options as table
+from rml.cli import option_table as table
 from rml.cli.options import load_arguments, option, options, sampling_arguments
 from rml.cli.parsing import Command
 
