@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Model"]
 
+_MOST_COMPLETIONS = 1_000_000  # of a call, which holds them all until the last one is there
+
 
 class Model:
     """A loaded model: immutable, and safe to use from several threads, whose steps take turns.
@@ -156,14 +158,15 @@ class Model:
         (one,) = prompts
         if n is None:
             return self._stream(one, request).result()
-        seeds = [(request.seed + i) % 2**64 for i in range(checked("n", n, integer(1)))]
+        n = checked("n", n, integer(1, _MOST_COMPLETIONS))
         with ExitStack() as opened:
             session = request.session or opened.enter_context(self._sessions.lend())
-            requests = [replace(request, seed=seed, session=session) for seed in seeds]
-            first = self._stream(one, requests[0])
+            first = self._stream(one, replace(request, session=session))
             # The prompt is evaluated when the first one runs, and never again.
             results = [first.result()]
-            results += [self._stream(one, each, first.evaluated).result() for each in requests[1:]]
+            for i in range(1, n):
+                again = replace(request, seed=(request.seed + i) % 2**64, session=session)
+                results.append(self._stream(one, again, first.evaluated).result())
             return results
 
     __call__ = generate

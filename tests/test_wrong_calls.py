@@ -110,6 +110,12 @@ CALLS = [
     (lambda m: m.generate(""), "no tokens"),
     (lambda m: m.generate(["a"], n=2), "n is for one prompt"),
     (lambda m: m.generate("a", n=2.5), "n=2.5 must be an integer"),
+    (lambda m: m.generate("a", n=10**12), "n=10+ must be an integer, at least 1 and at most"),
+    (
+        lambda m: m.generate("a", logit_bias={2**63: 1}),
+        "logit_bias names token 9223372036854775808",
+    ),
+    (lambda m: m.generate("a", logit_bias={10**30: 1}), "logit_bias names token 10+ of"),
     (lambda m: m.generate("a", max_tokens=16.5), "max_tokens=16.5 must be an integer"),
     (lambda m: m.generate("a", max_tokens=True), "max_tokens=True must be an integer"),
     (lambda m: m.generate("a", max_tokens=float("inf")), "max_tokens=inf must be an integer"),
@@ -318,6 +324,22 @@ def test_messages_in_other_collections(model):
 
 
 # ---- what pickles ----
+
+
+def test_metadata_and_tensors_pickle_and_cannot_be_changed():
+    with rml.open_checkpoint(LLAMA) as checkpoint:
+        for mapping in (checkpoint.metadata, checkpoint.tensors):
+            for twin in (pickle.loads(pickle.dumps(mapping)), copy.deepcopy(mapping)):
+                assert list(twin) == list(mapping)
+                assert len(twin) == len(mapping)
+            assert list(copy.copy(mapping)) == list(mapping)
+            assert dict(mapping) == mapping | {} == {} | mapping
+            with pytest.raises(TypeError):
+                mapping["general.name"] = "another"
+        name = "general.architecture"
+        assert pickle.loads(pickle.dumps(checkpoint.metadata))[name] == "llama"
+        assert name in checkpoint.metadata
+        assert "'general.architecture': 'llama'" in repr(checkpoint.metadata)
 
 
 def test_templates_checkpoints_and_decoders_pickle_as_what_they_were_made_of():

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 from rml.errors import CheckpointError, ClosedError
@@ -12,6 +12,7 @@ from rml.files.foreign import HEAD_BYTES, refuse_foreign
 from rml.files.gguf import MAGIC, read_gguf
 from rml.files.mapped import Contents, Tensor, file_size, read_head
 from rml.files.paths import given_path, is_folder, is_there
+from rml.files.read_only import ReadOnly
 from rml.files.safetensors import (
     INDEX_SUFFIX,
     looks_like_safetensors,
@@ -62,7 +63,7 @@ class Checkpoint:
     @property
     def tensors(self) -> Mapping[str, Tensor]:
         """Tensors by name, in the order of the file."""
-        return MappingProxyType(self._open().tensors)
+        return ReadOnly(self._open().tensors)
 
     @property
     def config(self) -> dict[str, Any] | None:

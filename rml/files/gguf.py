@@ -22,7 +22,6 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rml._kernels.block_formats import FORMATS_BY_ID, RETIRED_IDS
@@ -30,6 +29,7 @@ from rml.errors import CheckpointError, UnsupportedModel
 from rml.files.gguf_values import Cursor, read_value, type_name
 from rml.files.mapped import MAX_VALUES, Contents, MappedFile, Tensor
 from rml.files.paths import is_there
+from rml.files.read_only import ReadOnly
 
 __all__ = ["MAGIC", "first_part_name", "read_gguf"]
 
@@ -119,7 +119,7 @@ def _read_part(path: Path, opened: ExitStack) -> Contents:
         )
         for info in infos
     }
-    return Contents(MappingProxyType(metadata), tensors, [file])
+    return Contents(ReadOnly(metadata), tensors, [file])
 
 
 def _read_counts(cursor: Cursor) -> tuple[int, int]:

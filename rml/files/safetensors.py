@@ -19,12 +19,12 @@ import struct
 from contextlib import ExitStack
 from pathlib import Path
 from reprlib import repr as brief  # of JSON from strangers: bounded in depth and length
-from types import MappingProxyType
 from typing import NoReturn, TypeGuard
 
 from rml.errors import CheckpointError, UnsupportedModel
 from rml.files.mapped import MAX_VALUES, Contents, MappedFile, Tensor
 from rml.files.paths import is_there
+from rml.files.read_only import ReadOnly
 from rml.files.strict_json import MAX_JSON_BYTES, load_json, parse_json
 
 __all__ = ["INDEX_SUFFIX", "SHARD_NAME", "looks_like_safetensors", "read_index", "read_safetensors"]
@@ -72,7 +72,7 @@ def read_safetensors(path: Path) -> Contents:
         tensors = _read_file(file)
         _refuse_adapter(path, tensors)
         opened.pop_all()
-    return Contents(MappingProxyType({}), tensors, [file])
+    return Contents(ReadOnly({}), tensors, [file])
 
 
 def read_index(path: Path) -> Contents:
@@ -121,7 +121,7 @@ def read_index(path: Path) -> Contents:
                     f"{path}: tensor {name!r} is said to be in {shard_name}, which does not hold it"
                 )
         opened.pop_all()
-    return Contents(MappingProxyType({}), {name: found[name] for name in weight_map}, files)
+    return Contents(ReadOnly({}), {name: found[name] for name in weight_map}, files)
 
 
 def _is_plain_name(name: str) -> bool:

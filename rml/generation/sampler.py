@@ -90,13 +90,14 @@ class Sampler:
         self.settings = (settings or SamplingSettings()).in_effect()
         self.seed: int = checked("seed", seed, integer(0, 2**64 - 1))
         self._n_tokens = n_tokens
-        suppressed = {i for i in self.settings.suppress_tokens if n_tokens is None or i < n_tokens}
+        limit = 2**63 if n_tokens is None else n_tokens  # ids are integers of 64 bits
+        for name, ids in (("logit_bias", self.settings.logit_bias), ("banned", banned)):
+            if (largest := max(ids, default=-1)) >= limit:
+                raise ArgumentError(f"{name} names token {largest} of a vocabulary of {limit}")
+        suppressed = {i for i in self.settings.suppress_tokens if i < limit}
         self._banned = np.asarray(sorted({*banned, *suppressed}), np.int64)
         self._bias_ids = np.fromiter(self.settings.logit_bias, np.int64)
         self._biases = np.fromiter(self.settings.logit_bias.values(), np.float32)
-        for name, ids in (("logit_bias", self._bias_ids), ("banned", self._banned)):
-            if n_tokens is not None and len(ids) and ids.max() >= n_tokens:
-                raise ArgumentError(f"{name} names token {ids.max()} of a vocabulary of {n_tokens}")
         self._processors = tuple(processors)
         self._mask = mask
         self._keeps_text = bool(self._processors) or callable(mask)
@@ -120,8 +121,8 @@ class Sampler:
         n_first = next((i for i, name in enumerate(names) if name not in _OF_WHAT_WAS_SAID), None)
         self._first_stages = self._stages[:n_first]
         self._can_choose = names[len(self._first_stages) :] in _CHOSEN_AT_ONCE
-        k = self.settings.top_k if self._can_choose else 0
-        self._largest_ids, self._largest = np.empty(k, np.int64), np.empty(k, np.float32)
+        # Of `top_k` tokens, once there are logits: a larger number than they are keeps all of them.
+        self._largest_ids, self._largest = np.empty(0, np.int64), np.empty(0, np.float32)
         self._chosen = np.empty(1, np.int64)
         # What biases, bans and penalties are written into; its contents last for one token.
         self._changed: Floats | None = None
@@ -201,6 +202,9 @@ class Sampler:
             for stage in self._first_stages:
                 candidates = stage(candidates, self)
             logits = candidates.logits
+        if not len(self._largest):
+            self._largest_ids = np.empty(settings.top_k, np.int64)
+            self._largest = np.empty(settings.top_k, np.float32)
         _kernels.largest(logits, self._largest_ids, self._largest)
         if not math.isfinite(self._largest[0]):
             raise no_numbers(given, position)

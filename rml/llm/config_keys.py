@@ -19,6 +19,8 @@ _log = logging.getLogger("rml")
 
 _SHOWN_ENTRIES = 8
 _SHOWN_LENGTH = 60
+# Arithmetic and arrays take no larger integer; that of a JSON file may have any length.
+_MOST = 2**63 - 1
 
 
 class Keys:
@@ -89,6 +91,8 @@ class Keys:
             return default
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.fail(f"{self._label}{key} is {_show(value)}, but must be an integer")
+        if abs(value) > _MOST:
+            raise self._too_large(key, value)
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -100,9 +104,13 @@ class Keys:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.fail(f"{self._label}{key} is {_show(value)}, but must be a number")
-        if not math.isfinite(value):
+        try:
+            number = float(value)
+        except OverflowError:
+            raise self._too_large(key, value) from None
+        if not math.isfinite(number):
             raise self.fail(f"{self._label}{key} is {value}, but must be finite")
-        return float(value)
+        return number
 
     def optional_number(self, key: str) -> float | None:
         """One finite number, or None where it is absent or null."""
@@ -150,6 +158,9 @@ class Keys:
                 f"{self._label}{key} = {_show(unread[key])}" for key in sorted(unread)
             )
             raise self.refuse(f"not implemented: {named}")
+
+    def _too_large(self, key: str, value: object) -> CheckpointError:
+        return self.fail(f"{self._label}{key} is {_show(value)}, more than any model has")
 
     def _missing(self, key: str) -> CheckpointError:
         return self.fail(f"{self._label}{key} is missing")

@@ -49,6 +49,16 @@ def test_top_k(k, expected):
     assert left(sampling.top_k(of(*FOUR), k)) == expected
 
 
+@pytest.mark.parametrize("k", [10**9, 10**12, 2**63, 10**30])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("n_tokens", [None, 4])
+def test_a_top_k_beyond_the_vocabulary_takes_no_memory(k, temperature, n_tokens):
+    settings = [SamplingSettings(top_k=top_k, temperature=temperature) for top_k in (k, 0)]
+    logits = np.array([0.5, 2.0, -1.0, 0.25], np.float32)
+    all_kept, plain = (Sampler(each, 3, n_tokens=n_tokens).sample(logits) for each in settings)
+    assert all_kept == plain
+
+
 def test_top_k_comes_out_sorted_and_is_cut_again_without_sorting():
     candidates = sampling.top_k(of(*FOUR), 3)
 

@@ -467,6 +467,52 @@ def test_broken_configurations(family, more, named):
         read(family, **more)
 
 
+@pytest.mark.parametrize("value", [2**63, 10**400, -(10**400)])
+@pytest.mark.parametrize(
+    ("family", "keys"),
+    [
+        *(("llama", [key]) for key in (
+            "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim",
+            "num_attention_heads", "num_key_value_heads", "max_position_embeddings",
+        )),
+        ("mistral", ["sliding_window"]),
+        ("mixtral", ["num_local_experts"]),
+        ("qwen3_moe", ["moe_intermediate_size"]),
+        ("llama", ["rope_scaling", "original_max_position_embeddings"]),
+    ],
+)  # fmt: skip
+def test_integers_beyond_64_bits_are_refused_with_their_key(family, keys, value):
+    more = _nested(keys, value)
+    with pytest.raises(CheckpointError, match=rf"{re.escape('.'.join(keys))} is -?\d+.*more than"):
+        read(family, **more)
+
+
+@pytest.mark.parametrize(
+    ("family", "keys"),
+    [
+        ("llama", ["rms_norm_eps"]),
+        ("llama", ["rope_theta"]),
+        ("llama", ["partial_rotary_factor"]),
+        ("llama", ["rope_scaling", "factor"]),
+        ("llama", ["rope_scaling", "low_freq_factor"]),
+        ("gemma3_text", ["query_pre_attn_scalar"]),
+        ("gemma3_text", ["rope_local_base_freq"]),
+    ],
+)
+def test_numbers_beyond_float64_are_refused_with_their_key(family, keys):
+    with pytest.raises(CheckpointError, match=rf"{re.escape('.'.join(keys))} is 10+.*more than"):
+        read(family, **_nested(keys, 10**400))
+
+
+def _nested(keys, value):
+    if len(keys) == 1:
+        return {keys[0]: value}
+    return {keys[0]: {
+        "rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64, keys[1]: value,
+    }}  # fmt: skip
+
+
 def test_missing_model_type():
     with pytest.raises(CheckpointError, match="model_type is missing"):
         ModelConfig.from_hf(SMALL)
