@@ -1,6 +1,7 @@
 """Templates of a model by name, from a file or as source, and what they are given to read."""
 
 import pickle
+import shutil
 import warnings
 from pathlib import Path
 
@@ -61,6 +62,18 @@ def test_a_name_survives_pickling():
 def test_what_is_no_template(given):
     with pytest.raises(ArgumentError, match=r"templates known by name are: .*chatml.*zephyr"):
         load(given)
+
+
+@pytest.mark.parametrize("own", ["Hello there", "{ messages }"])
+def test_a_models_own_template_that_is_none(tmp_path, own):
+    folder = Path(shutil.copytree(TOY.parent / "hf", tmp_path / "model"))
+    (folder / "chat_template.jinja").write_text(own)
+    with rml.load(folder, n_threads=1) as model:
+        with pytest.raises(TemplateError, match="is no Jinja source"):
+            model.chat(MESSAGES, max_tokens=1)
+        assert model.generate("a", max_tokens=1).token_ids
+    with rml.load(folder, n_threads=1, chat_template="chatml") as model:
+        assert "<|im_start|>" in model.render_chat(MESSAGES)
 
 
 def test_an_unknown_built_in_name():

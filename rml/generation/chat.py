@@ -19,7 +19,7 @@ from rml.generation.prompts import Prompt
 from rml.tokenizers import Tokenizer
 from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 from rml.tokenizers.chat_messages import text_of
-from rml.tokenizers.template_source import template_source
+from rml.tokenizers.template_source import is_jinja, template_source
 
 if TYPE_CHECKING:
     from rml.tokenizers import ChatTemplate
@@ -79,6 +79,12 @@ class ChatPrompts:
     def template(self) -> "ChatTemplate | None":
         """The template in use, compiled when first asked for; None if there is none."""
         source = self._tokenizer.chat_template if self.source is None else self.source
+        if source is not None and self.source is None and not is_jinja(source):
+            raise TemplateError(
+                f"{self._where}: the model's chat template {source[:100]!r} is no Jinja source: "
+                "every conversation would be the same prompt; give another one to "
+                "load(..., chat_template=...) or --chat-template"
+            )
         return None if source is None else _compiled(source)
 
     @cached_property

@@ -3,7 +3,7 @@
 from rml.files import Checkpoint
 from rml.files.paths import is_folder, is_there
 from rml.files.strict_json import load_json
-from rml.generation.generation_config import warn_of_keys
+from rml.generation.generation_config import warn_of_keys, warn_of_old_keys
 from rml.generation.settings import (
     SamplingSettings,
     settings_of_gguf,
@@ -27,6 +27,9 @@ def generation_defaults(checkpoint: Checkpoint) -> SamplingSettings:
         return settings_of_gguf(checkpoint.metadata, checkpoint.path)
     folder = checkpoint.path if is_folder(checkpoint.path) else checkpoint.path.parent
     file = folder / "generation_config.json"
-    config = load_json(file, constants=True) if is_there(file) else {}
+    if not is_there(file):
+        warn_of_old_keys(checkpoint.config or {}, folder / "config.json")
+        return settings_of_hugging_face({}, file)
+    config = load_json(file, constants=True)
     warn_of_keys(config, file)
     return settings_of_hugging_face(config, file)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rml.generation.settings import SamplingSettings
 
-__all__ = ["HARMLESS", "IN_EFFECT", "NOT_DONE", "warn_of_keys"]
+__all__ = ["HARMLESS", "IN_EFFECT", "NOT_DONE", "warn_of_keys", "warn_of_old_keys"]
 
 _log = logging.getLogger("rml")
 
@@ -96,6 +96,39 @@ NOT_DONE: Final[Mapping[str, Any]] = {
     "top_h": 1,
     "watermarking_config": {},
 }
+
+
+# What older versions of Transformers wrote into a config.json whatever the model: its defaults.
+_WRITTEN_ANYWAY: Final[Mapping[str, Any]] = {
+    **NOT_DONE,
+    "bad_words_ids": [],
+    "min_p": 0,
+    "repetition_penalty": 1,
+    "suppress_tokens": [],
+    "temperature": 1,
+    "top_k": 50,
+    "top_p": 1,
+    "typical_p": 1,
+}
+
+
+def warn_of_old_keys(config: Mapping[str, Any], path: object) -> None:
+    """Log a warning of settings in a ``config.json`` without a `generation_config.json` beside it.
+
+    Older versions of Transformers kept them there; rml reads them in the other file alone.
+    """
+    asked = [
+        f"{key}={config[key]!r:.60}"
+        for key, neutral in _WRITTEN_ANYWAY.items()
+        if config.get(key) is not None and config[key] != neutral
+    ]
+    if asked:
+        _log.warning(
+            "%s has settings of generation, which rml reads in a generation_config.json only; they "
+            "are not in effect: %s",
+            path,
+            ", ".join(asked),
+        )
 
 
 def warn_of_keys(config: Mapping[str, Any], path: object) -> None:

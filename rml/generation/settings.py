@@ -313,7 +313,9 @@ def settings_of_hugging_face(config: Mapping[str, Any], path: object = "") -> Sa
 
 def _single_words(config: Mapping[str, Any], path: object) -> list[Any]:
     words = config["bad_words_ids"]
-    if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
+    if not isinstance(words, list) or not all(
+        isinstance(word, list) and all(type(i) is int and i >= 0 for i in word) for word in words
+    ):
         raise CheckpointError(
             f"{path}: generation_config.json: bad_words_ids={words!r:.60} must be lists of ids"
         )

@@ -40,6 +40,9 @@ _STAND_IN: Final = re.compile("[\U00100000-\U0010ffff][\U000f0000-\U000fffff]")
 _ENTRY: Final = "rml"
 _PRINTED_PART: Final = re.compile(r"rml-message-(\d+)-")
 
+# A template that reads parts mentions one of these; without them a content is text to it.
+_INTO_PARTS: Final = frozenset({"text", "type", "items", "values"})
+
 _MOST_ROLES: Final = 4  # for which every mixture of forms is tried
 
 
@@ -72,7 +75,7 @@ def readable(messages: Sequence[Message], render: Render, names: TemplateNames) 
     """
     places = list(_places(messages))
     if not any(place.is_fixed for place in places) and (
-        not places or not {"text", "type"} & (names.words | names.attributes)
+        not places or not _INTO_PARTS & (names.words | names.attributes)
     ):
         return _formed(messages, dict.fromkeys((place.message for place in places), _TEXT))
     return _formed(messages, _Trials(messages, places, render).best())

@@ -23,6 +23,7 @@ from rml.tokenizers.json_stages import flat, read_replace
 
 __all__ = ["Decoder", "read_decoder"]
 
+_SCHEMES: Final = ("always", "first", "never")
 _BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # What WordPiece's cleaning up puts together; English, and token by token.
 _CLEANED: Final = (
@@ -127,11 +128,16 @@ def _byte_or_text(text: str) -> bytes:
     return as_bytes(text) if found is None else bytes([int(found[1], 16)])
 
 
-def _metaspace(decoder: Decoder, part: Mapping[str, Any], _: str) -> None:
+def _metaspace(decoder: Decoder, part: Mapping[str, Any], where: str) -> None:
     replacement = part.get("replacement", "▁")
     scheme = part.get("prepend_scheme")
     if scheme is None:
         scheme = "always" if part.get("add_prefix_space", True) else "never"
+    if len(replacement) != 1 or scheme not in _SCHEMES:
+        raise TokenizerError(
+            f"{where}: the decoder 'Metaspace' has replacement {replacement!r} and prepend_scheme "
+            f"{scheme!r}; expected are one character and one of {', '.join(_SCHEMES)}"
+        )
     decoder.steps.append(lambda text, _: text.replace(replacement, " "))
     decoder.strips = scheme != "never"
 

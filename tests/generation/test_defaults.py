@@ -63,7 +63,8 @@ def test_a_file_of_a_folder(folder):
         ({"suppress_tokens": ["x"]}, "suppress_tokens=.* must be token ids"),
         ({"suppress_tokens": [-1]}, "must be token ids"),
         ({"bad_words_ids": 5}, "bad_words_ids=5 must be lists of ids"),
-        ({"bad_words_ids": [["x"]]}, "must be token ids"),
+        ({"bad_words_ids": [["x"]]}, "bad_words_ids=.* must be lists of ids"),
+        ({"bad_words_ids": [[5], [True, -1]]}, "bad_words_ids=.* must be lists of ids"),
     ],
 )
 def test_a_broken_generation_config_names_the_key(folder, config, message):

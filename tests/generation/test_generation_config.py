@@ -76,6 +76,30 @@ def test_bad_words_of_several_tokens_are_not_done(caplog):
     assert "bad_words_ids of several tokens" in caplog.text
 
 
+def test_settings_in_a_config_json_are_said_not_to_be_in_effect(tmp_path, caplog):
+    folder = Path(shutil.copytree(LLAMA, tmp_path / "llama"))
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    defaults = {"temperature": 1.0, "top_k": 50, "num_beams": 1, "bad_words_ids": None,
+                "suppress_tokens": None, "no_repeat_ngram_size": 0}  # fmt: skip
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    file.write_text(json.dumps(config | defaults))
+    with rml.load(folder, n_threads=1):
+        assert "settings of generation" not in caplog.text
+
+    file.write_text(json.dumps(config | {"suppress_tokens": [5], "temperature": 0.6}))
+    with rml.load(folder, n_threads=1):
+        assert "config.json has settings of generation" in caplog.text
+        assert "suppress_tokens=[5]" in caplog.text
+        assert "temperature=0.6" in caplog.text
+
+    # As in Transformers, the other file says all there is to say.
+    caplog.clear()
+    (folder / "generation_config.json").write_text("{}")
+    with rml.load(folder, n_threads=1):
+        assert caplog.text == ""
+
+
 def test_suppressed_tokens_are_never_chosen(tmp_path, caplog):
     folder = Path(shutil.copytree(LLAMA, tmp_path / "llama"))
     options = {"max_tokens": 6, "temperature": 0}

@@ -53,6 +53,9 @@ ONLY_PARTS = {
     ),
     "asked for": LOOP.replace("p.text", "p.get('text')"),
     "index": "{{ m.content[0].text }}",
+    "keys and values": "{% for p in m.content %}{% for k, v in p.items() %}"
+    "{% if k[:1] + k[3:] == 'tt' %}{{ v }}{% endif %}{% endfor %}{% endfor %}",
+    "values": "{% for p in m.content %}{{ (p.values() | list)[1] }}{% endfor %}",
     "index with addition": "{{ '' + m.content[0]['text'] }}",
     "filters": "{{ m.content | selectattr('type', 'equalto', 'text') | map(attribute='text') "
     "| join('') }}",

@@ -147,6 +147,8 @@ def test_a_text_goes_on_behind_an_earlier_one(decoder):
         ({"type": "Replace", "pattern": {}, "content": ""}, "Replace has no pattern"),
         ({"type": "Strip"}, "content"),
         ({"type": "Sequence"}, "decoders"),
+        ({"type": "Metaspace", "replacement": "ab"}, "Metaspace.*'ab'.*one character"),
+        ({"type": "Metaspace", "prepend_scheme": "often"}, "Metaspace.*'often'.*always"),
         ("ByteLevel", "object with a type"),
         (BYTE_LEVEL | {"odd": 1}, "odd"),
     ],
