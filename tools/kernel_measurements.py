@@ -15,10 +15,11 @@ import numpy as np
 
 import rml
 from rml import _kernels
+from rml._kernels.pages import KV_TYPES, PAGE_SIZE, Pages, PageTable
+from rml._kernels.step import Step
 from rml._kernels.threads import resolve_threads
 from rml.limits import Limits, cache_bytes, measure
 from rml.llm.decoder import DecoderLM
-from rml.llm.kv_cache import KV_TYPES, KVCache
 from rml.llm.plan import Plan
 from rml.llm.profile import Profile, Timing
 
@@ -210,43 +211,54 @@ def copy_rows(settings: Settings) -> Iterator[list[str]]:
 # ---- attention ----
 
 
-def attention_plan(cache: KVCache, n_tokens: int, n_threads: int) -> Plan:
-    """Attention of the last `n_tokens` positions of a full cache, in every layer."""
+def attention_plan(pages: Pages, n_ctx: int, n_tokens: int, n_threads: int) -> Plan:
+    """Attention of the last `n_tokens` of `n_ctx` positions, in every layer."""
     rng = np.random.default_rng(1)
     q = rng.standard_normal((n_tokens, HEADS, HEAD_DIM), np.float32)
     plan, out, scratch = Plan(n_threads), np.empty_like(q), _kernels.Scratch()
-    for layer in range(cache.n_layers):
+    step = one_sequence(n_tokens, n_ctx - n_tokens)
+    for layer in range(pages.n_layers):
         plan.record(
-            "attend", "", q, cache.k_pages, cache.v_pages, cache.page_table, cache.position, out,
+            "attend", "", q, pages, step, out,
             layer=layer, scale=HEAD_DIM**-0.5, scratch=scratch,
-            k_scales=cache.k_scales, v_scales=cache.v_scales,
         )  # fmt: skip
     return plan
 
 
-def full_cache(n_ctx: int, kv_type: str) -> KVCache:
-    """Make a cache in which every position is written, back at its beginning."""
+def one_sequence(n_tokens: int, position: int) -> Step:
+    """Make a step of tokens of one sequence, whose pages follow each other."""
+    step = Step(n_tokens)
+    table = PageTable(range(-(-(position + n_tokens) // PAGE_SIZE)))
+    step.add([0] * n_tokens, position, [table])
+    return step
+
+
+def empty_pages(n_layers: int, n_ctx: int, kv_type: str) -> Pages:
+    """Have room for so many positions."""
+    n_pages = -(-n_ctx // PAGE_SIZE)
+    slab_pages = 1 << (n_pages - 1).bit_length()
+    pages = Pages(n_layers, KV_HEADS, HEAD_DIM, kv_type, n_pages=n_pages, slab_pages=slab_pages)
+    pages.reserve(0)
+    return pages
+
+
+def full_pages(n_ctx: int, kv_type: str) -> Pages:
+    """Make pages in which every position is written."""
     rng = np.random.default_rng(0)
     k, v = (rng.standard_normal((n_ctx, KV_HEADS, HEAD_DIM), np.float32) for _ in range(2))
-    cache = KVCache(LAYERS, KV_HEADS, HEAD_DIM, n_ctx, kv_type)
-    cache.reserve(n_ctx)
-    pages = (cache.k_pages, cache.v_pages, cache.page_table, cache.position)
+    pages = empty_pages(LAYERS, n_ctx, kv_type)
     for layer in range(LAYERS):
-        _kernels.store_kv(
-            k, v, *pages, layer=layer, k_scales=cache.k_scales, v_scales=cache.v_scales
-        )
-    return cache
+        _kernels.store_kv(k, v, pages, one_sequence(n_ctx, 0), layer=layer)
+    return pages
 
 
 def attention_rows(settings: Settings) -> Iterator[list[str]]:
     """Make a line for each type and length of a cache."""
     for n_ctx in settings.lengths:
         for kv_type in KV_TYPES:
-            with full_cache(n_ctx, kv_type) as cache:
-                cache.commit(n_ctx - PREFILL)
-                prompt = prefill(settings, attention_plan(cache, PREFILL, settings.n_threads))
-                cache.commit(PREFILL - 1)
-                step = decode(settings, attention_plan(cache, 1, settings.n_threads))
+            pages, threads = full_pages(n_ctx, kv_type), settings.n_threads
+            prompt = prefill(settings, attention_plan(pages, n_ctx, PREFILL, threads))
+            step = decode(settings, attention_plan(pages, n_ctx, 1, threads))
             yield [
                 f"{kv_type}, {n_ctx} tokens",
                 f"{1e3 * step.seconds:.3f}",
@@ -268,14 +280,12 @@ def small_plan(n_tokens: int, n_threads: int) -> Plan:
     cos, sin = (np.empty((n_tokens, HEAD_DIM // 2), np.float32) for _ in range(2))
     scores = rng.standard_normal((n_tokens, 64), np.float32)
     ids, weights = np.zeros((n_tokens, 8), np.int32), np.zeros((n_tokens, 8), np.float32)
-    cache = KVCache(1, KV_HEADS, HEAD_DIM, n_tokens, "f16")
-    cache.reserve(n_tokens)
-    pages = (cache.k_pages, cache.v_pages, cache.page_table, cache.position)
+    pages, step = empty_pages(1, n_tokens, "f16"), one_sequence(n_tokens, 0)
     plan = Plan(n_threads)
     plan.record("rms_norm", "", x, np.ones(x.shape[1], np.float32), x, eps=1e-5)
-    plan.record("rope_angles", "", cache.position, 1e4 ** -np.linspace(0, 1, 64), cos, sin)
+    plan.record("rope_angles", "", step.positions, 1e4 ** -np.linspace(0, 1, 64), cos, sin)
     plan.record("rotate", "", cos, sin, q, interleaved=False)
-    plan.record("store_kv", "", k, v, *pages, layer=0)
+    plan.record("store_kv", "", k, v, pages, step, layer=0)
     plan.record("add", "", np.zeros_like(x), x)
     plan.record("route", "", scores, ids, weights, normalize=True)
     return plan

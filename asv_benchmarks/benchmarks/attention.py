@@ -20,7 +20,7 @@ class AttentionDecode:
 
     def setup(self, n_tokens, kv_type, threads):
         from rml import _kernels
-        from rml.llm.kv_cache import KVCache
+        from rml._kernels.pages import Pages, PageTable
 
         rng = np.random.default_rng(0)
         k = rng.standard_normal((n_tokens, KV_HEADS, WIDTH), np.float32)
@@ -28,14 +28,17 @@ class AttentionDecode:
         self.q = rng.standard_normal((1, HEADS, WIDTH), np.float32)
         self.out = np.empty_like(self.q)
         self.kernels = _kernels
-        self.cache = cache = KVCache(1, KV_HEADS, WIDTH, n_tokens, kv_type)
-        cache.reserve(n_tokens)
-        scales = {"k_scales": cache.k_scales, "v_scales": cache.v_scales}
-        pages = (cache.k_pages, cache.v_pages, cache.page_table, cache.position)
-        _kernels.store_kv(k, v, *pages, layer=0, **scales)
-        cache.commit(n_tokens - 1)  # the query is the last token's
-        self.pages, self.n_threads = pages, n_threads_of(threads)
-        self.options = {"layer": 0, "scale": WIDTH**-0.5, "scratch": _kernels.Scratch(), **scales}
+        self.pages = Pages(
+            1, KV_HEADS, WIDTH, kv_type, n_pages=n_tokens // 16, slab_pages=n_tokens // 16
+        )
+        self.pages.reserve(0)
+        table = PageTable(range(n_tokens // 16))
+        everything, self.step = _kernels.Step(n_tokens), _kernels.Step(1)
+        everything.add([0] * n_tokens, 0, [table])
+        self.step.add([0], n_tokens - 1, [table])  # the query is the last token's
+        _kernels.store_kv(k, v, self.pages, everything, layer=0)
+        self.n_threads = n_threads_of(threads)
+        self.options = {"layer": 0, "scale": WIDTH**-0.5, "scratch": _kernels.Scratch()}
         self.run()
         check_close(self.out[0], self.truth(k, v), WITHIN[kv_type])
 
@@ -50,14 +53,15 @@ class AttentionDecode:
         return np.array(rows)
 
     def run(self):
-        self.kernels.attend(self.q, *self.pages, self.out, n_threads=self.n_threads, **self.options)
+        self.kernels.attend(
+            self.q, self.pages, self.step, self.out, n_threads=self.n_threads, **self.options
+        )
 
     def time_attend(self, *params):
         self.run()
 
     def track_cache_read(self, *params):
-        arrays = (self.cache.k_pages, self.cache.v_pages, self.cache.k_scales, self.cache.v_scales)
-        n_bytes = sum(array.nbytes for array in arrays if array is not None)
+        n_bytes = sum(array.nbytes for array in self.pages.slabs[0].arrays())
         return round(n_bytes / seconds_per_call(self.run) / 1e9, 2)
 
     track_cache_read.unit = "GB of cache/s"

@@ -155,7 +155,7 @@ class Rows:
         self.weight = np.ones(SIZE, np.float32)
         self.out = np.empty_like(self.x)
         self.heads = rng.standard_normal((n_tokens, 32, 64), np.float32)
-        self.position = np.zeros(1, np.int64)
+        self.positions = np.arange(n_tokens)
         self.inv_freq = 10000.0 ** (-np.arange(32) / 32)
         self.cos = np.empty((n_tokens, 32), np.float32)
         self.sin = np.empty((n_tokens, 32), np.float32)
@@ -169,7 +169,7 @@ class Rows:
         _kernels.rms_norm(self.x, self.weight, self.out, eps=1e-5)
 
     def time_rope_angles(self, n_tokens):
-        _kernels.rope_angles(self.position, self.inv_freq, self.cos, self.sin)
+        _kernels.rope_angles(self.positions, self.inv_freq, self.cos, self.sin)
 
     def time_rotate(self, n_tokens):
         _kernels.rotate(self.cos, self.sin, self.heads, interleaved=True)

@@ -52,9 +52,11 @@ from rml._kernels.matmul_glu_py import matmul_glu
 from rml._kernels.matmul_many_py import matmul_many
 from rml._kernels.merge_py import bpe_merge, spm_merge
 from rml._kernels.norm_py import rms_norm
+from rml._kernels.pages import Pages
 from rml._kernels.penalize_py import penalize
 from rml._kernels.rope_py import rope_angles, rotate
 from rml._kernels.route_py import route
+from rml._kernels.step import Step
 
 __all__ = [
     "BACKEND",
@@ -64,11 +66,15 @@ __all__ = [
     "OPENMP",
     "TWINS",
     "WEIGHT_FORMATS",
+    "Pages",
     "Scratch",
+    "Step",
     "accumulate",
     "add",
     "attend",
     "bpe_merge",
+    "check_ids",
+    "check_step",
     "choose",
     "dequantize",
     "embed",
@@ -224,3 +230,7 @@ class _NoScratch:
 
 
 Scratch: Any = _NoScratch if TWINS is None else TWINS.Scratch
+
+# What `Step.check` and `Step.check_ids` ask, in the quickest way there is.
+check_step: Any = Step.check if TWINS is None else TWINS.check_step
+check_ids: Any = Step.check_ids if TWINS is None else TWINS.check_ids

@@ -22,18 +22,47 @@
 enum { RML_SPAN = 256 };
 enum { RML_FEW = 8, RML_TILE = 48 }; /* few queries; the most of a tile */
 
+/* What the kernels of a cache read of a step, see step.py. */
+typedef struct {
+    const int64_t *counts;     /* rows, outputs, sequences */
+    const int64_t *first;      /* first row of each sequence */
+    const int64_t *positions;  /* of each row */
+    const int32_t *owners;     /* sequence of each row */
+    const uint64_t *tables;    /* address of each sequence's page table */
+} rml_step;
+
+enum { RML_N_ROWS, RML_N_OUTPUTS, RML_N_SEQUENCES };
+
+RML_INLINE const int32_t *rml_page_table(const rml_step *s, ptrdiff_t sequence) {
+    return (const int32_t *)(uintptr_t)s->tables[sequence];
+}
+
+/* The work on one sequence of a step, laid out when the kernel runs. */
+typedef struct {
+    const int32_t *table;
+    ptrdiff_t row;             /* its first row */
+    ptrdiff_t n;               /* its rows */
+    int64_t position;          /* of the first one */
+    int64_t first_span;        /* oldest span that any row sees */
+    ptrdiff_t parts;           /* spans or tiles of a kv head */
+    ptrdiff_t tile;            /* queries of a tile; all of few */
+    ptrdiff_t item;            /* its first item in the first stage */
+    ptrdiff_t merged;          /* its first item in the second stage, (rows, H) */
+    ptrdiff_t kept;            /* floats of shared scratch before its spans */
+    int few;                   /* whether it is divided by spans, and merged afterwards */
+} rml_attended;
+
 typedef struct {
     rml_kv kv;
+    rml_step step;
     const float *q;            /* (T, H, D) */
     float *out;                /* (T, H, D) */
-    const int32_t *page_table;
-    const int64_t *position;   /* of the first query */
-    ptrdiff_t n_tokens;        /* T */
+    rml_attended *sequences;   /* of the step, and an end */
     ptrdiff_t n_kv_heads;      /* G */
     ptrdiff_t n_shared;        /* R = H / G: query heads that share a kv head */
     ptrdiff_t window;          /* 0: everything */
     float scale;
-    ptrdiff_t tile;            /* queries of a tile */
+    ptrdiff_t tile;            /* queries of the largest tile */
     char **scratch;            /* where the base pointer is kept */
     ptrdiff_t shared;          /* bytes of scratch before the first thread's own */
     ptrdiff_t per_thread;
@@ -49,8 +78,9 @@ RML_INLINE ptrdiff_t rml_row_size(const rml_attention *a) {
 /* The queries of one tile that read one kv head, and what a thread needs to work on them. */
 typedef struct {
     const rml_attention *a;
+    const rml_attended *s;
     ptrdiff_t head;     /* kv head */
-    ptrdiff_t token;    /* first query */
+    ptrdiff_t token;    /* first query, a row of the step */
     ptrdiff_t n;        /* queries */
     int64_t position;   /* of the first query */
     float *q;           /* groups of SCORE_ROWS rows, each (D, rows) */
@@ -83,14 +113,52 @@ RML_INLINE int64_t rml_oldest(const rml_attention *a, int64_t position) {
     return a->window > 0 && position >= a->window ? position - a->window + 1 : 0;
 }
 
-/* Choose queries and a kv head, and gather the rows. */
-static void rml_tile_start(rml_tile *t, ptrdiff_t tile, ptrdiff_t head) {
+/* Divide the work: spans of few queries, tiles of many. Returns the items of the first stage. */
+static ptrdiff_t rml_attend_lay_out(rml_attention *a) {
+    const ptrdiff_t n_sequences = (ptrdiff_t)a->step.counts[RML_N_SEQUENCES];
+    ptrdiff_t items = 0, merged = 0, kept = 0;
+    a->tile = 1;
+    for (ptrdiff_t i = 0; i < n_sequences; ++i) {
+        rml_attended *s = &a->sequences[i];
+        s->table = rml_page_table(&a->step, i);
+        s->row = (ptrdiff_t)a->step.first[i];
+        s->n = (ptrdiff_t)a->step.first[i + 1] - s->row;
+        s->position = a->step.positions[s->row];
+        s->first_span = rml_oldest(a, s->position) / RML_SPAN;
+        s->item = items;
+        s->merged = merged;
+        s->kept = kept;
+        s->few = s->n <= RML_FEW;
+        if (s->few) {
+            s->tile = s->n;
+            s->parts = (ptrdiff_t)((s->position + s->n - 1) / RML_SPAN - s->first_span + 1);
+            merged += s->n * a->n_kv_heads * a->n_shared;
+            kept += s->parts * a->n_kv_heads * s->n * a->n_shared * rml_row_size(a);
+        } else { /* some 48 rows, which is fastest; less if there would be too little to share */
+            s->tile = rml_least(RML_TILE / a->n_shared, (s->n * a->n_kv_heads + 7) / 8);
+            if (s->tile < 1) s->tile = 1;
+            s->parts = (s->n + s->tile - 1) / s->tile;
+        }
+        if (s->tile > a->tile) a->tile = s->tile;
+        items += s->parts * a->n_kv_heads;
+    }
+    rml_attended *end = &a->sequences[n_sequences];
+    end->item = items;
+    end->merged = merged;
+    end->kept = kept;
+    return items;
+}
+
+/* Choose queries of a sequence and a kv head, and gather the rows. */
+static void rml_tile_start(rml_tile *t, const rml_attended *s, ptrdiff_t tile, ptrdiff_t head) {
     const rml_attention *a = t->a;
     const ptrdiff_t shared = a->n_shared, d = a->kv.d, heads = a->n_kv_heads * shared;
+    const ptrdiff_t before = tile * s->tile;
+    t->s = s;
     t->head = head;
-    t->token = tile * a->tile;
-    t->n = rml_least(a->n_tokens - t->token, a->tile);
-    t->position = *a->position + t->token;
+    t->token = s->row + before;
+    t->n = rml_least(s->n - before, s->tile);
+    t->position = s->position + before;
     const ptrdiff_t rows = t->n * shared;
     for (ptrdiff_t r = 0; r < rows; ++r) {
         const ptrdiff_t first = r / RML_SCORE_ROWS * RML_SCORE_ROWS;
@@ -172,7 +240,7 @@ static void rml_finish(const float *total, float *out, ptrdiff_t d) {
 
 /* Pages of the block at `key`. A page that no query of the tile sees need not exist. */
 static void rml_block_pages(const rml_tile *t, int64_t key, int32_t pages[2]) {
-    const int32_t *table = t->a->page_table + key / RML_PAGE;
+    const int32_t *table = t->s->table + key / RML_PAGE;
     pages[0] = table[rml_oldest(t->a, t->position) >= key + RML_PAGE];
     pages[1] = table[t->position + t->n - 1 >= key + RML_PAGE];
 }
@@ -240,67 +308,73 @@ RML_INLINE rml_tile rml_tile_of(const rml_attention *a, int thread) {
     return t;
 }
 
-/* Items are tiles, one kv head after another. Of a head's tiles, late ones see more keys than
- * early ones: they take turns. */
-static void rml_attend_tiles(const rml_attention *a, ptrdiff_t start, ptrdiff_t stop, int thread) {
-    const ptrdiff_t tiles = (a->n_tokens + a->tile - 1) / a->tile, row = rml_row_size(a);
-    const ptrdiff_t shared = a->n_shared, heads = a->n_kv_heads * shared;
+/* A tile of many queries: all spans, one after the other. */
+static void rml_attend_tile(rml_tile *t, const rml_attended *s, ptrdiff_t item) {
+    const rml_attention *a = t->a;
+    const ptrdiff_t row = rml_row_size(a), shared = a->n_shared, heads = a->n_kv_heads * shared;
+    /* Of a head's tiles, late ones see more keys than early ones: they take turns. */
+    const ptrdiff_t turn = item % s->parts;
+    rml_tile_start(t, s, turn % 2 ? s->parts - 1 - turn / 2 : turn / 2, item / s->parts);
+    const int64_t last = (t->position + t->n - 1) / RML_SPAN;
+    for (int64_t span = rml_oldest(a, t->position) / RML_SPAN; span <= last; ++span) {
+        rml_span(t, span);
+        for (ptrdiff_t r = 0; r < t->n * shared; ++r) {
+            const int64_t position = t->position + r / shared;
+            const int64_t first = rml_oldest(a, position) / RML_SPAN;
+            if (span == first)
+                memcpy(t->total + r * row, t->span + r * row, (size_t)row * sizeof(float));
+            else if (first < span && span <= position / RML_SPAN)
+                rml_merge(t->total + r * row, t->span + r * row, row);
+        }
+    }
+    for (ptrdiff_t r = 0; r < t->n * shared; ++r) {
+        const ptrdiff_t to = (t->token + r / shared) * heads + t->head * shared + r % shared;
+        rml_finish(t->total + r * row, a->out + to * a->kv.d, a->kv.d);
+    }
+}
+
+/* Floats that a kv head's span of a sequence of few queries takes. */
+RML_INLINE ptrdiff_t rml_span_size(const rml_attention *a, const rml_attended *s) {
+    return s->n * a->n_shared * rml_row_size(a);
+}
+
+/* The first stage. Items of a sequence are tiles, or spans whose results are kept in the shared
+ * scratch memory, of one kv head after another. */
+static void rml_attend_parts(const rml_attention *a, ptrdiff_t start, ptrdiff_t stop, int thread) {
+    const rml_attended *s = a->sequences, *started = NULL;
     rml_tile t = rml_tile_of(a, thread);
+    float *own = t.span;
     for (ptrdiff_t item = start; item < stop; ++item) {
-        const ptrdiff_t turn = item % tiles;
-        rml_tile_start(&t, turn % 2 ? tiles - 1 - turn / 2 : turn / 2, item / tiles);
-        const int64_t last = (t.position + t.n - 1) / RML_SPAN;
-        for (int64_t span = rml_oldest(a, t.position) / RML_SPAN; span <= last; ++span) {
-            rml_span(&t, span);
-            for (ptrdiff_t r = 0; r < t.n * shared; ++r) {
-                const int64_t position = t.position + r / shared;
-                const int64_t first = rml_oldest(a, position) / RML_SPAN;
-                if (span == first)
-                    memcpy(t.total + r * row, t.span + r * row, (size_t)row * sizeof(float));
-                else if (first < span && span <= position / RML_SPAN)
-                    rml_merge(t.total + r * row, t.span + r * row, row);
-            }
+        while (s[1].item <= item) ++s;
+        const ptrdiff_t part = item - s->item;
+        if (!s->few) {
+            t.span = own;
+            rml_attend_tile(&t, s, part);
+            continue;
         }
-        for (ptrdiff_t r = 0; r < t.n * shared; ++r) {
-            const ptrdiff_t to = (t.token + r / shared) * heads + t.head * shared + r % shared;
-            rml_finish(t.total + r * row, a->out + to * a->kv.d, a->kv.d);
-        }
+        if (started != s || part % s->parts == 0) rml_tile_start(&t, s, 0, part / s->parts);
+        started = s;
+        t.span = (float *)*a->scratch + s->kept + part * rml_span_size(a, s);
+        rml_span(&t, s->first_span + part % s->parts);
     }
 }
 
-/* For few queries: items are spans, one kv head after another; what becomes of each is kept in
- * the shared scratch memory. How many there are depends on the position: `parts` is the largest
- * number, and those of today are dealt out in its stead. */
-static void rml_attend_spans(const rml_attention *a, ptrdiff_t start, ptrdiff_t stop,
-                             ptrdiff_t parts, int thread) {
-    const int64_t first = rml_oldest(a, *a->position) / RML_SPAN;
-    const ptrdiff_t spans = (*a->position + a->n_tokens - 1) / RML_SPAN - first + 1;
-    const ptrdiff_t items = spans * a->n_kv_heads;
-    const ptrdiff_t size = a->n_tokens * a->n_shared * rml_row_size(a);
-    rml_tile t = rml_tile_of(a, thread);
-    for (ptrdiff_t item = items * start / parts; item < items * stop / parts; ++item) {
-        if (t.n == 0 || item % spans == 0) rml_tile_start(&t, 0, item / spans);
-        t.span = (float *)*a->scratch + item * size;
-        rml_span(&t, first + item % spans);
-    }
-}
-
-/* The stage after it: items are rows, (T, H), whose spans are merged. */
+/* The second stage: items are rows of sequences with few queries, whose spans are merged. */
 static void rml_attend_merge(const rml_attention *a, ptrdiff_t start, ptrdiff_t stop) {
-    const int64_t first = rml_oldest(a, *a->position) / RML_SPAN;
-    const ptrdiff_t spans = (*a->position + a->n_tokens - 1) / RML_SPAN - first + 1;
     const ptrdiff_t shared = a->n_shared, heads = a->n_kv_heads * shared, row = rml_row_size(a);
-    const ptrdiff_t size = a->n_tokens * shared * row;
-    for (ptrdiff_t i = start; i < stop; ++i) {
-        const ptrdiff_t token = i / heads, head = i % heads;
-        const int64_t position = *a->position + token;
-        float *rows = (float *)*a->scratch + head / shared * spans * size +
+    const rml_attended *s = a->sequences;
+    for (ptrdiff_t item = start; item < stop; ++item) {
+        while (s[1].merged <= item) ++s;
+        const ptrdiff_t i = item - s->merged, token = i / heads, head = i % heads;
+        const ptrdiff_t size = rml_span_size(a, s);
+        const int64_t position = s->position + token;
+        float *rows = (float *)*a->scratch + s->kept + head / shared * s->parts * size +
                       (token * shared + head % shared) * row;
-        const ptrdiff_t from = rml_oldest(a, position) / RML_SPAN - first;
+        const ptrdiff_t from = (ptrdiff_t)(rml_oldest(a, position) / RML_SPAN - s->first_span);
         float *total = rows + from * size;
-        for (ptrdiff_t s = from + 1; s <= position / RML_SPAN - first; ++s)
-            rml_merge(total, rows + s * size, row);
-        rml_finish(total, a->out + i * a->kv.d, a->kv.d);
+        for (ptrdiff_t k = from + 1; k <= position / RML_SPAN - s->first_span; ++k)
+            rml_merge(total, rows + k * size, row);
+        rml_finish(total, a->out + ((s->row + token) * heads + head) * a->kv.d, a->kv.d);
     }
 }
 

@@ -8,17 +8,45 @@ enum { RML_PAGE = 16, RML_BLOCK = 32 };
 
 typedef enum { RML_KV_F32, RML_KV_F16, RML_KV_INT8 } rml_kv_type;
 
-/* The keys and values of a cache, from the layer at hand on. */
+/* The keys and values of a layer, as `Pages` in pages.py holds them. */
 typedef struct {
     rml_kv_type type;
-    ptrdiff_t size;          /* bytes of a number */
-    ptrdiff_t d;             /* dimensions of a head */
-    ptrdiff_t group;         /* dimensions that share a scale */
-    ptrdiff_t page_heads;    /* heads from a page to the next: n_layers * G */
-    const char *k, *v;       /* (n_pages, n_layers, G, D, 16) and (n_pages, n_layers, G, 16, D) */
-    const float *k_scales;   /* (n_pages, n_layers, G, D/group, 16), for int8 */
-    const float *v_scales;   /* (n_pages, n_layers, G, 16, D/group), for int8 */
+    ptrdiff_t size;            /* bytes of a number */
+    ptrdiff_t d;               /* dimensions of a head */
+    ptrdiff_t group;           /* dimensions that share a scale */
+    ptrdiff_t page_heads;      /* heads from a page to the next: n_layers * G */
+    ptrdiff_t layer_heads;     /* heads of a page before those of the layer */
+    int slab_bits;             /* page >> slab_bits is the slab of a page */
+    const uint64_t *k, *v;     /* addresses of the slabs: (n, n_layers, G, D, 16), (.., 16, D) */
+    const uint64_t *k_scales;  /* (n, n_layers, G, D/group, 16), for int8 */
+    const uint64_t *v_scales;  /* (n, n_layers, G, 16, D/group), for int8 */
 } rml_kv;
+
+/* One kv head of one page: its slab, and how many heads of the slab lie before it. */
+typedef struct {
+    ptrdiff_t slab, at;
+} rml_place;
+
+RML_INLINE rml_place rml_place_of(const rml_kv *kv, int32_t page, ptrdiff_t head) {
+    const ptrdiff_t in_slab = page & (((ptrdiff_t)1 << kv->slab_bits) - 1);
+    return (rml_place){page >> kv->slab_bits, in_slab * kv->page_heads + kv->layer_heads + head};
+}
+
+RML_INLINE char *rml_k_at(const rml_kv *kv, rml_place p) {
+    return (char *)(uintptr_t)kv->k[p.slab] + p.at * kv->d * RML_PAGE * kv->size;
+}
+
+RML_INLINE char *rml_v_at(const rml_kv *kv, rml_place p) {
+    return (char *)(uintptr_t)kv->v[p.slab] + p.at * kv->d * RML_PAGE * kv->size;
+}
+
+RML_INLINE float *rml_k_scales_at(const rml_kv *kv, rml_place p) {
+    return (float *)(uintptr_t)kv->k_scales[p.slab] + p.at * (kv->d / kv->group) * RML_PAGE;
+}
+
+RML_INLINE float *rml_v_scales_at(const rml_kv *kv, rml_place p) {
+    return (float *)(uintptr_t)kv->v_scales[p.slab] + p.at * (kv->d / kv->group) * RML_PAGE;
+}
 
 /* The two pages of a block, ready for the innermost loops, and where those of the next block are
  * stored: the loops fetch them into the second-level cache, a little in every turn. */
@@ -57,16 +85,17 @@ RML_INLINE void rml_widen_group(int n, const int8_t *codes, float scale, float *
 }
 
 /* Keys of a page, (D, 16): where they are, or widened. */
-static const float *rml_widen_keys(const rml_kv *kv, ptrdiff_t at, float *to) {
+static const float *rml_widen_keys(const rml_kv *kv, rml_place place, float *to) {
     const ptrdiff_t n = kv->d * RML_PAGE;
-    if (kv->type == RML_KV_F32) return (const float *)kv->k + at * n;
+    const char *stored = rml_k_at(kv, place);
+    if (kv->type == RML_KV_F32) return (const float *)stored;
     if (kv->type == RML_KV_F16) {
-        const uint16_t *from = (const uint16_t *)kv->k + at * n;
+        const uint16_t *from = (const uint16_t *)stored;
         for (ptrdiff_t i = 0; i < n; i += RML_LANES) store_lanes(to + i, load_half_lanes(from + i));
         return to;
     }
-    const int8_t *from = (const int8_t *)kv->k + at * n;
-    const float *scales = kv->k_scales + at * (n / kv->group);
+    const int8_t *from = (const int8_t *)stored;
+    const float *scales = rml_k_scales_at(kv, place);
     for (ptrdiff_t first = 0; first < n; first += kv->group * RML_PAGE, scales += RML_PAGE)
         for (int j = 0; j < RML_PAGE; j += RML_LANES) {
             const lanes scale = load_lanes(scales + j);
@@ -76,23 +105,24 @@ static const float *rml_widen_keys(const rml_kv *kv, ptrdiff_t at, float *to) {
     return to;
 }
 
-/* One number of the values. */
-RML_INLINE float rml_number(const rml_kv *kv, ptrdiff_t i) {
-    if (kv->type == RML_KV_F32) return ((const float *)kv->v)[i];
-    if (kv->type == RML_KV_F16) return rml_half_to_float(((const uint16_t *)kv->v)[i]);
-    return (float)((const int8_t *)kv->v)[i] * kv->v_scales[i / kv->group];
+/* Number i of the values stored at `from`. */
+RML_INLINE float rml_number(const rml_kv *kv, const char *from, const float *scales, ptrdiff_t i) {
+    if (kv->type == RML_KV_F32) return ((const float *)from)[i];
+    if (kv->type == RML_KV_F16) return rml_half_to_float(((const uint16_t *)from)[i]);
+    return (float)((const int8_t *)from)[i] * scales[i / kv->group];
 }
 
 /* Values of a page, (16, D rounded up to 16), zeros in the gap: where they are, or widened. */
-static const float *rml_widen_values(const rml_kv *kv, ptrdiff_t at, float *to) {
+static const float *rml_widen_values(const rml_kv *kv, rml_place place, float *to) {
     const ptrdiff_t d = kv->d, wide = rml_round16(d), n = d * RML_PAGE, group = kv->group;
-    if (d == wide && kv->type == RML_KV_F32) return (const float *)kv->v + at * n;
+    const char *stored = rml_v_at(kv, place);
+    const float *scales = kv->type == RML_KV_INT8 ? rml_v_scales_at(kv, place) : NULL;
+    if (d == wide && kv->type == RML_KV_F32) return (const float *)stored;
     if (d == wide && kv->type == RML_KV_F16) {
-        const uint16_t *from = (const uint16_t *)kv->v + at * n;
+        const uint16_t *from = (const uint16_t *)stored;
         for (ptrdiff_t i = 0; i < n; i += RML_LANES) store_lanes(to + i, load_half_lanes(from + i));
     } else if (d == wide) {
-        const int8_t *codes = (const int8_t *)kv->v + at * n;
-        const float *scales = kv->v_scales + at * (n / group);
+        const int8_t *codes = (const int8_t *)stored;
         if (group == 32)
             for (ptrdiff_t i = 0; i < n; i += 32) rml_widen_group(32, codes + i, *scales++, to + i);
         else
@@ -100,7 +130,7 @@ static const float *rml_widen_values(const rml_kv *kv, ptrdiff_t at, float *to) 
     } else {
         for (ptrdiff_t k = 0; k < RML_PAGE; ++k)
             for (ptrdiff_t i = 0; i < wide; ++i)
-                to[k * wide + i] = i < d ? rml_number(kv, at * n + k * d + i) : 0;
+                to[k * wide + i] = i < d ? rml_number(kv, stored, scales, k * d + i) : 0;
     }
     return to;
 }
@@ -110,11 +140,12 @@ static rml_pages rml_key_pages(const rml_kv *kv, ptrdiff_t head, const int32_t *
                                const int32_t *next, float *space) {
     rml_pages pages = {.size = kv->size};
     for (int j = 0; j < 2; ++j) {
-        const ptrdiff_t at = next[j] * kv->page_heads + head, scales = kv->d / kv->group * RML_PAGE;
-        pages.next[j] = kv->k + at * kv->d * RML_PAGE * kv->size;
+        const rml_place later = rml_place_of(kv, next[j], head);
+        const ptrdiff_t scales = kv->d / kv->group * RML_PAGE;
+        pages.next[j] = rml_k_at(kv, later);
         if (kv->type == RML_KV_INT8)
-            for (ptrdiff_t i = 0; i < scales; i += 16) rml_fetch(kv->k_scales + at * scales + i);
-        pages.now[j] = rml_widen_keys(kv, now[j] * kv->page_heads + head,
+            for (ptrdiff_t i = 0; i < scales; i += 16) rml_fetch(rml_k_scales_at(kv, later) + i);
+        pages.now[j] = rml_widen_keys(kv, rml_place_of(kv, now[j], head),
                                       space + j * RML_PAGE * kv->d);
     }
     return pages;
@@ -125,11 +156,12 @@ static rml_pages rml_value_pages(const rml_kv *kv, ptrdiff_t head, const int32_t
                                  const int32_t *next, float *space) {
     rml_pages pages = {.size = kv->size};
     for (int j = 0; j < 2; ++j) {
-        const ptrdiff_t at = next[j] * kv->page_heads + head, scales = kv->d / kv->group * RML_PAGE;
-        pages.next[j] = kv->v + at * kv->d * RML_PAGE * kv->size;
+        const rml_place later = rml_place_of(kv, next[j], head);
+        const ptrdiff_t scales = kv->d / kv->group * RML_PAGE;
+        pages.next[j] = rml_v_at(kv, later);
         if (kv->type == RML_KV_INT8)
-            for (ptrdiff_t i = 0; i < scales; i += 16) rml_fetch(kv->v_scales + at * scales + i);
-        pages.now[j] = rml_widen_values(kv, now[j] * kv->page_heads + head,
+            for (ptrdiff_t i = 0; i < scales; i += 16) rml_fetch(rml_v_scales_at(kv, later) + i);
+        pages.now[j] = rml_widen_values(kv, rml_place_of(kv, now[j], head),
                                         space + j * RML_PAGE * rml_round16(kv->d));
     }
     return pages;

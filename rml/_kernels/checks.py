@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rml._kernels.block_formats import FORMATS
+from rml._kernels.pages import Pages
+from rml._kernels.step import Step
 from rml.errors import ArgumentError
 
 Array = npt.NDArray[Any]
@@ -27,9 +29,6 @@ QUANTIZED_FORMATS = (
     "TQ1_0", "TQ2_0", "MXFP4", "NVFP4",
 )  # fmt: skip
 WEIGHT_FORMATS = frozenset(FLOAT_FORMATS + QUANTIZED_FORMATS)
-
-PAGE_SIZE = 16  # positions of a page of the KV cache
-MAX_HEAD_DIM = 512
 
 
 class Matrix(Protocol):
@@ -117,13 +116,24 @@ def _fits(have: Sequence[int], want: Sequence[int | None]) -> bool:
     return True
 
 
-def rms_norm(x: Array, weight: Array, out: Array, eps: float) -> None:
-    """Check the arguments of `rms_norm`."""
+def rms_norm(x: Array, weight: Array, out: Array, eps: float, rows: Array | None) -> None:
+    """Check the arguments of `rms_norm`, except which rows there are."""
     array("x", x, (None, None))
     array("weight", weight, (x.shape[1],))
-    array("out", out, x.shape, writable=True)
+    if rows is None:
+        array("out", out, x.shape, writable=True)
+    else:
+        array("rows", rows, (None,), np.int32)
+        array("out", out, (len(rows), x.shape[1]), writable=True)
     if not eps > 0:
         raise ArgumentError(f"eps is {eps}, but must be positive")
+
+
+def row_numbers(rows: Array, n: int) -> None:
+    """Require that every number is that of one of `n` rows."""
+    for row in rows:
+        if not 0 <= row < n:
+            raise ArgumentError(f"row {row} is asked for, but there are {n}")
 
 
 def known_format(format_name: str) -> None:
@@ -245,16 +255,11 @@ def add(branch: Array, x: Array) -> None:
     array("branch", branch, x.shape)
 
 
-def scale_group(head_dim: int) -> int:
-    """Dimensions that share a scale in int8 pages: a power of two dividing `head_dim`, <= 32."""
-    return min(head_dim & -head_dim, 32)
-
-
-def rope_angles(position: Array, inv_freq: Array, cos: Array, sin: Array, factor: float) -> None:
+def rope_angles(positions: Array, inv_freq: Array, cos: Array, sin: Array, factor: float) -> None:
     """Check the arguments of `rope_angles`."""
-    array("position", position, (1,), np.int64)
+    array("positions", positions, (None,), np.int64)
     array("inv_freq", inv_freq, (None,), np.float64)
-    array("cos", cos, (None, len(inv_freq)), writable=True)
+    array("cos", cos, (len(positions), len(inv_freq)), writable=True)
     array("sin", sin, cos.shape, writable=True)
     if not math.isfinite(factor):
         raise ArgumentError(f"factor is {factor}, but must be a finite number")
@@ -269,126 +274,41 @@ def rotate(cos: Array, sin: Array, x: Array) -> None:
     array("sin", sin, cos.shape)
 
 
-def kv_pages(
-    n_kv_heads: int | None,
-    head_dim: int,
-    k_pages: Array,
-    v_pages: Array,
-    page_table: Array,
-    position: Array,
-    layer: int,
-    k_scales: Array | None,
-    v_scales: Array | None,
-    *,
-    writable: bool = False,
-) -> None:
-    """Check the pages of a KV cache and the way to them.
-
-    Parameters
-    ----------
-    n_kv_heads : int or None
-        Heads that the pages must have; None for any number.
-    head_dim : int
-        Dimensions of a head.
-    k_pages, v_pages, page_table, position, layer, k_scales, v_scales
-        See `kv_store_py.store_kv`.
-    writable : bool
-        Whether the kernel writes to pages and scales.
-    """
-    if head_dim % 2 or not 2 <= head_dim <= MAX_HEAD_DIM:
+def _paged(n_rows: int, head_dim: int, pages: Pages, step: Step, layer: int) -> None:
+    """Check pages and step against each other and against the rows of a kernel."""
+    for name, value, kind in (("pages", pages, Pages), ("step", step, Step)):
+        if not isinstance(value, kind):
+            raise ArgumentError(f"{name} is {type(value).__name__}, but {kind.__name__} is needed")
+    if head_dim != pages.head_dim:
         raise ArgumentError(
-            f"a head has {head_dim} dimensions, but an even number up to {MAX_HEAD_DIM} is needed"
+            f"a head has {head_dim} dimensions, but those of the pages {pages.head_dim}"
         )
-    dtype = getattr(k_pages, "dtype", _DTYPES[np.float32])
-    if dtype not in _PAGE_DTYPES:
-        raise ArgumentError(f"k_pages is {dtype}, but float32, float16 or int8 is needed")
-    array(
-        "k_pages", k_pages, (None, None, n_kv_heads, head_dim, PAGE_SIZE), dtype, writable=writable
-    )
-    pages, layers, heads = k_pages.shape[:3]
-    array("v_pages", v_pages, (pages, layers, heads, PAGE_SIZE, head_dim), dtype, writable=writable)
-    array("page_table", page_table, (None,), np.int32)
-    array("position", position, (1,), np.int64)
-    if not 0 <= layer < layers:
-        raise ArgumentError(f"layer is {layer}, but the pages have {layers}")
-    if dtype == _DTYPES[np.int8]:
-        n = head_dim // scale_group(head_dim)
-        array("k_scales", k_scales, (pages, layers, heads, n, PAGE_SIZE), writable=writable)
-        array("v_scales", v_scales, (pages, layers, heads, PAGE_SIZE, n), writable=writable)
-    elif k_scales is not None or v_scales is not None:
-        raise ArgumentError(f"{dtype} pages have no scales; k_scales and v_scales must be None")
+    if n_rows < step.n_rows:
+        raise ArgumentError(f"the step has {step.n_rows} rows, but the arrays {n_rows}")
+    if not 0 <= layer < pages.n_layers:
+        raise ArgumentError(f"layer is {layer}, but the pages have {pages.n_layers}")
 
 
-def positions(page_table: Array, position: Array, n_tokens: int, window: int, n_pages: int) -> None:
-    """Require that the page table leads every position in use to an existing page.
-
-    The table and the position change from step to step, so this is asked at every step.
-
-    Parameters
-    ----------
-    page_table, position
-        See `kv_store_py.store_kv`.
-    n_tokens : int
-        New tokens.
-    window : int
-        Positions that a token uses, its own included; 0 for all.
-    n_pages : int
-        Pages that exist.
-    """
-    first, limit = int(position[0]), len(page_table) * PAGE_SIZE
-    stop = first + n_tokens
-    if not 0 <= first <= stop <= limit:
-        raise ArgumentError(
-            f"{n_tokens} tokens at position {first} do not fit the page table, whose "
-            f"{len(page_table)} entries hold {limit} positions"
-        )
-    start = max(0, first - window + 1) if window else 0
-    for entry in range(start // PAGE_SIZE, -(-stop // PAGE_SIZE)):
-        if not 0 <= page_table[entry] < n_pages:
-            raise ArgumentError(
-                f"page_table[{entry}] is {page_table[entry]}, but there are {n_pages} pages"
-            )
-
-
-def store_kv(
-    k: Array,
-    v: Array,
-    k_pages: Array,
-    v_pages: Array,
-    page_table: Array,
-    position: Array,
-    layer: int,
-    k_scales: Array | None,
-    v_scales: Array | None,
-) -> None:
-    """Check the arguments of `store_kv`, except where the positions lie."""
+def store_kv(k: Array, v: Array, pages: Pages, step: Step, layer: int) -> None:
+    """Check the arguments of `store_kv`, except where the page tables lead."""
     array("k", k, (None, None, None))
     array("v", v, k.shape)
-    kv_pages(
-        k.shape[1], k.shape[2], k_pages, v_pages, page_table, position, layer, k_scales, v_scales,
-        writable=True,
-    )  # fmt: skip
+    _paged(k.shape[0], k.shape[2], pages, step, layer)
+    if k.shape[1] != pages.n_kv_heads:
+        raise ArgumentError(f"k has {k.shape[1]} heads, but the pages {pages.n_kv_heads}")
+    if not pages.writable:
+        raise ArgumentError("the pages are read-only")
 
 
 def attend(
-    q: Array,
-    k_pages: Array,
-    v_pages: Array,
-    page_table: Array,
-    position: Array,
-    out: Array,
-    layer: int,
-    scale: float,
-    window: int,
-    k_scales: Array | None,
-    v_scales: Array | None,
+    q: Array, pages: Pages, step: Step, out: Array, layer: int, scale: float, window: int
 ) -> None:
-    """Check the arguments of `attend`, except where the positions lie."""
+    """Check the arguments of `attend`, except where the page tables lead."""
     array("q", q, (None, None, None))
-    kv_pages(None, q.shape[2], k_pages, v_pages, page_table, position, layer, k_scales, v_scales)
+    _paged(q.shape[0], q.shape[2], pages, step, layer)
     array("out", out, q.shape, writable=True)
-    heads, kv_heads = q.shape[1], k_pages.shape[2]
-    if not heads or not kv_heads or heads % kv_heads:
+    heads, kv_heads = q.shape[1], pages.n_kv_heads
+    if not heads or heads % kv_heads:
         raise ArgumentError(f"{heads} query heads cannot share {kv_heads} kv heads evenly")
     if not math.isfinite(scale):
         raise ArgumentError(f"scale is {scale}, but must be a finite number")

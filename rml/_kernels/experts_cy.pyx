@@ -156,14 +156,13 @@ cdef class MixExperts(Op):
                  compute="int8x2", Scratch scratch=None):
         cdef ExpertsArgs *a = &self.a
         cdef int i, code_bytes
-        cdef Py_ssize_t slots, width, pass_tokens, n_out
         checks.mix_experts(x, gates, ups, downs, ids, weights, out, activation, compute)
         code_bytes = {"f32": 0, "int8": 1, "int8x2": 2}[compute]
         self.owners = (x, gates, ups, downs, ids, weights, out)
         self.args = a
         a.x, a.weights, a.out = _f32(x), _f32(weights), _f32(out)
         a.ids = <const int32_t *>cnp.PyArray_DATA(ids)
-        a.n_tokens, a.k, a.n_experts = x.shape[0], ids.shape[1], len(gates)
+        a.k, a.n_experts = ids.shape[1], len(gates)
         a.activation = {"silu": RML_SILU, "gelu_tanh": RML_GELU_TANH}[activation]
         a.gates = <rml_matrix *>malloc(3 * a.n_experts * sizeof(rml_matrix))
         if a.gates == NULL:
@@ -175,35 +174,41 @@ cdef class MixExperts(Op):
             _fill(&a.ups[i], ups[i])
             _fill(&a.downs[i], downs[i])
 
-        slots, n_out = a.n_tokens * a.k, out.shape[1]
-        a.inputs.n_tokens = a.hidden.n_tokens = slots
         a.inputs.k, a.hidden.k = x.shape[1], gates[0].rows
         a.inputs.stride, a.hidden.stride = a.inputs.k, a.hidden.k
         in_types = {weight.type for part in (gates, ups) for weight in part}
         a.inputs.bytes = code_bytes if in_types & set(checks.QUANTIZED_FORMATS) else 0
         a.floats = a.inputs.bytes == 0 or bool(in_types & set(checks.FLOAT_FORMATS))
         a.hidden.bytes = code_bytes if any(w.type in checks.QUANTIZED_FORMATS for w in downs) else 0
-
         self.scratch = scratch if scratch is not None else Scratch()
         a.scratch = &self.scratch.base
-        width = max(n_out, a.inputs.k if a.floats else 0)
+        self.resize(x.shape[0])
+
+    cdef int resize(self, Py_ssize_t n) except -1:
+        """Mix the first `n` tokens."""
+        cdef ExpertsArgs *a = &self.a
+        cdef Py_ssize_t slots = n * a.k, n_out = a.downs[0].rows
+        cdef Py_ssize_t width = max(n_out, a.inputs.k if a.floats else 0)
+        cdef Py_ssize_t pass_tokens = min(slots, <Py_ssize_t>RML_PASS_TOKENS)
+        a.n_tokens = n
+        a.inputs.n_tokens = a.hidden.n_tokens = slots
         a.rows = max(rml_inputs_bytes(&a.inputs), rml_inputs_bytes(&a.hidden))
         a.middle = a.rows + _aligned(slots * width * 4)
         a.groups = a.middle + _aligned(slots * a.hidden.k * 4)
         a.shared = a.groups + _aligned(rml_groups_bytes(a.n_experts, slots))
-        pass_tokens = min(slots, <Py_ssize_t>RML_PASS_TOKENS)
         a.strip = _aligned(pass_tokens * RML_ROWS * 4)
         a.per_thread = 2 * a.strip + max(
             rml_rows_scratch(a.inputs.k, pass_tokens), rml_rows_scratch(a.hidden.k, pass_tokens))
         self.scratch_shared, self.scratch_per_thread = a.shared, a.per_thread
-
+        self.n_stages = 0
         self.add_stage(experts_group, 1)
         self.add_stage(experts_gather, slots)
         self.add_stage(experts_gate_up, a.n_experts * _row_groups(a.hidden.k))
         if a.hidden.bytes:
             self.add_stage(experts_quantize_hidden, slots)
         self.add_stage(experts_down, a.n_experts * _row_groups(n_out))
-        self.add_stage(experts_add, a.n_tokens)
+        self.add_stage(experts_add, n)
+        return 0
 
 
 def mix_experts(x, gates, ups, downs, ids, weights, out, *, activation="silu", compute="int8x2",

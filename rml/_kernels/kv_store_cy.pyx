@@ -9,88 +9,72 @@ cdef extern from "kv_store.h" nogil:
 cdef struct StoreKVArgs:
     const float *k               # (T, G, D)
     const float *v               # (T, G, D)
-    char *k_pages                # (n_pages, n_layers, G, D, 16) from the layer on
-    char *v_pages                # (n_pages, n_layers, G, 16, D) from the layer on
-    float *k_scales              # (n_pages, n_layers, G, D/group, 16) from the layer on, or NULL
-    float *v_scales              # (n_pages, n_layers, G, 16, D/group) from the layer on, or NULL
-    const int32_t *page_table
-    const int64_t *position      # (1,)
-    Py_ssize_t n_tokens          # T
+    rml_kv kv
+    rml_step step
     Py_ssize_t n_kv_heads        # G
-    Py_ssize_t d                 # D
-    Py_ssize_t page_heads        # heads from a page to the next: n_layers * G
-    Py_ssize_t group
-    int itemsize
 
 
 cdef void store_heads(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) noexcept nogil:
-    """Items are tokens, one kv head after another, so that a thread writes whole pages."""
+    """Items are rows, one kv head after another, so that a thread writes whole pages."""
     cdef StoreKVArgs *a = <StoreKVArgs *>p
-    cdef Py_ssize_t i, head, token, at, groups = a.d // a.group
-    cdef Py_ssize_t page, slot
+    cdef Py_ssize_t i, head, row, slot, d = a.kv.d, n = a.step.counts[RML_N_ROWS]
+    cdef int64_t position
+    cdef rml_place at
+    cdef char *keys
+    cdef char *values
     cdef const float *k
     cdef const float *v
     for i in range(start, stop):
-        head, token = i // a.n_tokens, i % a.n_tokens
-        k = a.k + (token * a.n_kv_heads + head) * a.d
-        v = a.v + (token * a.n_kv_heads + head) * a.d
-        slot = (a.position[0] + token) % RML_PAGE
-        page = a.page_table[(a.position[0] + token) // RML_PAGE]
-        at = (page * a.page_heads + head) * RML_PAGE
-        if a.itemsize == 4:
-            rml_store_f32(k, a.d, <float *>a.k_pages + at * a.d + slot, RML_PAGE)
-            rml_store_f32(v, a.d, <float *>a.v_pages + (at + slot) * a.d, 1)
-        elif a.itemsize == 2:
-            rml_store_f16(k, a.d, <uint16_t *>a.k_pages + at * a.d + slot, RML_PAGE)
-            rml_store_f16(v, a.d, <uint16_t *>a.v_pages + (at + slot) * a.d, 1)
+        head, row = i // n, i % n
+        k = a.k + (row * a.n_kv_heads + head) * d
+        v = a.v + (row * a.n_kv_heads + head) * d
+        position = a.step.positions[row]
+        slot = position % RML_PAGE
+        at = rml_place_of(&a.kv, rml_page_table(&a.step, a.step.owners[row])[position // RML_PAGE],
+                          head)
+        keys, values = rml_k_at(&a.kv, at), rml_v_at(&a.kv, at)
+        if a.kv.type == RML_KV_F32:
+            rml_store_f32(k, d, <float *>keys + slot, RML_PAGE)
+            rml_store_f32(v, d, <float *>values + slot * d, 1)
+        elif a.kv.type == RML_KV_F16:
+            rml_store_f16(k, d, <uint16_t *>keys + slot, RML_PAGE)
+            rml_store_f16(v, d, <uint16_t *>values + slot * d, 1)
         else:
-            rml_store_int8(k, a.d, <int8_t *>a.k_pages + at * a.d + slot,
-                           a.k_scales + at * groups + slot, RML_PAGE, a.group)
-            rml_store_int8(v, a.d, <int8_t *>a.v_pages + (at + slot) * a.d,
-                           a.v_scales + (at + slot) * groups, 1, a.group)
+            rml_store_int8(k, d, <int8_t *>keys + slot, rml_k_scales_at(&a.kv, at) + slot, RML_PAGE,
+                           a.kv.group)
+            rml_store_int8(v, d, <int8_t *>values + slot * d,
+                           rml_v_scales_at(&a.kv, at) + slot * (d // a.kv.group), 1, a.kv.group)
 
 
-cdef void store_token(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) noexcept nogil:
-    """One item is the only token: too little work to be divided."""
+cdef void store_row(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) noexcept nogil:
+    """One item is the only row: too little work to be divided."""
     store_heads(p, 0, (<StoreKVArgs *>p).n_kv_heads, thread)
 
 
 cdef class StoreKV(Op):
     cdef StoreKVArgs a
-    cdef object page_table, position
-    cdef Py_ssize_t n_pages
+    cdef Py_ssize_t n_rows
 
-    def __init__(self, k, v, k_pages, v_pages, page_table, position, *, layer, k_scales=None,
-                 v_scales=None):
-        cdef StoreKVArgs *a = &self.a
-        cdef Py_ssize_t offset
-        checks.store_kv(k, v, k_pages, v_pages, page_table, position, layer, k_scales, v_scales)
-        self.owners = (k, v, k_pages, v_pages, page_table, position, k_scales, v_scales)
-        self.page_table, self.position, self.n_pages = page_table, position, len(k_pages)
-        a.k, a.v = _f32(k), _f32(v)
-        a.page_table = <const int32_t *>cnp.PyArray_DATA(page_table)
-        a.position = <const int64_t *>cnp.PyArray_DATA(position)
-        a.n_tokens, a.n_kv_heads, a.d = k.shape
-        a.page_heads = k_pages.shape[1] * a.n_kv_heads
-        a.group, a.itemsize = checks.scale_group(a.d), k_pages.itemsize
-        offset = layer * a.n_kv_heads * RML_PAGE
-        a.k_pages = <char *>cnp.PyArray_DATA(k_pages) + offset * a.d * a.itemsize
-        a.v_pages = <char *>cnp.PyArray_DATA(v_pages) + offset * a.d * a.itemsize
-        if k_scales is not None:
-            offset *= a.d // a.group
-            a.k_scales, a.v_scales = _f32(k_scales) + offset, _f32(v_scales) + offset
+    def __init__(self, k, v, pages, step, *, layer):
+        checks.store_kv(k, v, pages, step, layer)
+        self.owners = (k, v, pages, step)
+        self.n_rows = k.shape[0]
+        self.a = StoreKVArgs(_f32(k), _f32(v), _kv(pages, layer), _step(step, pages.group),
+                             pages.n_kv_heads)
         self.args = &self.a
-        if a.n_tokens == 1:
-            self.add_stage(store_token, 1)
-        else:
-            self.add_stage(store_heads, a.n_tokens * a.n_kv_heads)
+        self.add_stage(store_heads, 0)
 
     cdef int prepare(self, int n_threads) except -1:
-        return require_pages(self.page_table, self.position, self.a.n_tokens, 1, self.n_pages)
+        cdef Py_ssize_t n = self.a.step.counts[RML_N_ROWS]
+        if n > self.n_rows:
+            raise ArgumentError(f"the step has {n} rows, but the arrays {self.n_rows}")
+        self.stages[0].body = store_row if n == 1 else store_heads
+        self.stages[0].items = 1 if n == 1 else n * self.a.n_kv_heads
+        return 0
 
 
-def store_kv(k, v, k_pages, v_pages, page_table, position, *, layer, k_scales=None, v_scales=None,
-             n_threads=1):
+def store_kv(k, v, pages, step, *, layer, n_threads=1):
     """Twin of `kv_store_py.store_kv`."""
-    StoreKV(k, v, k_pages, v_pages, page_table, position, layer=layer, k_scales=k_scales,
-            v_scales=v_scales).run(n_threads)
+    op = StoreKV(k, v, pages, step, layer=layer)
+    check_step(step, pages, 1)
+    op.run(n_threads)

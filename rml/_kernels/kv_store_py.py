@@ -6,37 +6,31 @@ page, a layer and a kv head, keys are stored dimension by dimension, so that one
 same dimension of sixteen keys; values are stored position by position.
 """
 
-# T new tokens, G kv heads, D head width
+# T rows of a step, G kv heads, D head width
 
 import numpy as np
 import numpy.typing as npt
 
 from rml._kernels import checks
-from rml._kernels.checks import PAGE_SIZE, scale_group
+from rml._kernels.pages import PAGE_SIZE, Pages, scale_group
+from rml._kernels.step import Step
 
 __all__ = ["store_kv"]
 
 F32 = npt.NDArray[np.float32]
-F16 = npt.NDArray[np.float16]
 I8 = npt.NDArray[np.int8]
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 
 
 def store_kv(
     k: F32,
     v: F32,
-    k_pages: F32 | F16 | I8,
-    v_pages: F32 | F16 | I8,
-    page_table: I32,
-    position: I64,
+    pages: Pages,
+    step: Step,
     *,
     layer: int,
-    k_scales: F32 | None = None,
-    v_scales: F32 | None = None,
     n_threads: int = 1,
 ) -> None:
-    """Write the keys and values of new tokens at ``position[0]`` and after.
+    """Write the keys and values of a step's rows to the pages of their sequences.
 
     A float16 page holds the nearest values, ties to even. An int8 page holds groups of dimensions
     as ``round(x / s)``, halves to even, with one scale ``s = max|x| / 127`` a group; the group is
@@ -46,46 +40,39 @@ def store_kv(
     Parameters
     ----------
     k, v : (T, G, D) float32
-        Rotated keys, and values.
-    k_pages : (n_pages, n_layers, G, D, 16) float32, float16 or int8
-        Keys of all pages; one slot a token is written.
-    v_pages : (n_pages, n_layers, G, 16, D), the same type
-        Values of all pages.
-    page_table : (n,) int32
-        Page of every sixteen positions; read when the kernel runs.
-    position : (1,) int64
-        Position of the first token; read when the kernel runs.
+        Rotated keys, and values, of which the first ``step.n_rows`` rows are read.
+    pages : Pages
+        Where they go; one slot a row is written.
+    step : Step
+        Sequence and position of every row, and the page tables; read when the kernel runs.
     layer : int
-        Layer whose part of the pages is written.
-    k_scales : (n_pages, n_layers, G, D/group, 16) float32, for int8 pages only
-        Scales of the keys.
-    v_scales : (n_pages, n_layers, G, 16, D/group) float32, for int8 pages only
-        Scales of the values.
+        Layer of the group whose part of the pages is written.
     n_threads : int
-        Threads that share tokens and heads; the result does not depend on it.
+        Threads that share rows and heads; the result does not depend on it.
 
     Raises
     ------
     ArgumentError
-        If an array has the wrong type, shape or layout, `layer` is out of range, or the page
-        table does not lead every position to a page.
+        If an array has the wrong type, shape or layout, `layer` is out of range, or a page table
+        does not lead every position to a page.
     """
-    checks.store_kv(k, v, k_pages, v_pages, page_table, position, layer, k_scales, v_scales)
-    checks.positions(page_table, position, len(k), 1, len(k_pages))
-    positions = position[0] + np.arange(len(k))
-    pages, slots = page_table[positions // PAGE_SIZE], positions % PAGE_SIZE
-    if k_scales is None or v_scales is None:
-        with np.errstate(over="ignore"):  # too large for float16 is infinite
-            k_pages[pages, layer, :, :, slots] = k
-            v_pages[pages, layer, :, slots] = v
-        return
-    group = scale_group(k.shape[2])
-    k_pages[pages, layer, :, :, slots], k_scales[pages, layer, :, :, slots] = quantize(k, group)
-    v_pages[pages, layer, :, slots], v_scales[pages, layer, :, slots] = quantize(v, group)
+    checks.store_kv(k, v, pages, step, layer)
+    step.check(pages, 1)
+    group = scale_group(pages.head_dim)
+    for row in range(step.n_rows):
+        table, position = step.table(pages.group, step.owners[row]), int(step.positions[row])
+        page, slot = pages.page(int(table[position // PAGE_SIZE])), position % PAGE_SIZE
+        keys, values = page[0][layer, :, :, slot], page[1][layer, :, slot]  # (G, D) views
+        if len(page) == 2:
+            with np.errstate(over="ignore"):  # too large for float16 is infinite
+                keys[...], values[...] = k[row], v[row]
+        else:
+            keys[...], page[2][layer, :, :, slot] = quantize(k[row], group)
+            values[...], page[3][layer, :, slot] = quantize(v[row], group)
 
 
 def quantize(x: F32, group: int) -> tuple[I8, F32]:
-    """Split (T, G, D) values into int8 codes and the (T, G, D/group) scales of their groups."""
+    """Split (G, D) values into int8 codes and the (G, D/group) scales of their groups."""
     groups = x.reshape(*x.shape[:-1], x.shape[-1] // group, group)
     scales = np.max(np.abs(groups), axis=-1) / np.float32(127)
     usable = np.isfinite(scales) & (scales > 0)

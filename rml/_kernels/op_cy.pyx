@@ -18,6 +18,7 @@ from libc.string cimport memcpy, memset
 cimport numpy as cnp
 
 from rml._kernels import checks
+from rml._kernels.pages import scale_group
 from rml.errors import ArgumentError
 
 cnp.import_array()
@@ -100,8 +101,13 @@ cdef class Op:
         self.stages[self.n_stages].items = items
         self.n_stages += 1
 
+    cdef int resize(self, Py_ssize_t n) except -1:
+        """Compute the first `n` rows of what the arrays hold; most kernels have an item a row."""
+        self.stages[0].items = n
+        return 0
+
     cdef int prepare(self, int n_threads) except -1:
-        """Reserve scratch memory for `n_threads`."""
+        """Reserve scratch memory for `n_threads`, and look at what has changed since the last run."""
         if self.scratch is not None:
             self.scratch.reserve(self.scratch_shared + n_threads * self.scratch_per_thread)
         return 0

@@ -130,6 +130,7 @@ cdef class Product(Op):
     """What the three kernels share: inputs, jobs, scratch memory and the two stages."""
 
     cdef ProductArgs a
+    cdef Py_ssize_t n_items   # groups of rows of all matrices
 
     def __dealloc__(self):
         free(self.a.jobs)
@@ -137,7 +138,7 @@ cdef class Product(Op):
     cdef int set_up(self, cnp.ndarray x, list jobs, Ending ending, int activation, str compute,
                     Scratch scratch) except -1:
         """Each job is (weight, up or None, bias or None, out); everything has been checked."""
-        cdef Py_ssize_t tokens = x.shape[0], k = x.shape[1], items = 0, pass_tokens
+        cdef Py_ssize_t items = 0
         cdef int code_bytes = {"f32": 0, "int8": 1, "int8x2": 2}[compute]
         cdef int i
         cdef Job *job
@@ -162,26 +163,33 @@ cdef class Product(Op):
         self.a.ending = ending
         self.a.activation = activation
         self.a.inputs.x = _f32(x)
-        self.a.inputs.n_tokens = tokens
-        self.a.inputs.k = k
+        self.a.inputs.k = x.shape[1]
         self.a.inputs.bytes = code_bytes
-        self.a.spread = code_bytes == 0 and tokens > F32_BLOCK
-        self.a.inputs.stride = k + F32_PAD if self.a.spread else k
         self.owners = (x, jobs)
         self.args = &self.a
         self.scratch = scratch if scratch is not None else Scratch()
         self.a.scratch = &self.scratch.base
-        pass_tokens = min(tokens, <Py_ssize_t>RML_PASS_TOKENS)
+        self.n_items = items
+        self.resize(x.shape[0])
+        return 0
+
+    cdef int resize(self, Py_ssize_t n) except -1:
+        """Multiply the first `n` rows of the inputs."""
+        cdef Py_ssize_t k = self.a.inputs.k, pass_tokens = min(n, <Py_ssize_t>RML_PASS_TOKENS)
+        self.a.inputs.n_tokens = n
+        self.a.spread = self.a.inputs.bytes == 0 and n > F32_BLOCK
+        self.a.inputs.stride = k + F32_PAD if self.a.spread else k
         self.scratch_shared = rml_inputs_bytes(&self.a.inputs)
         if self.a.spread:
-            self.scratch_shared = _aligned(tokens * self.a.inputs.stride * sizeof(float))
+            self.scratch_shared = _aligned(n * self.a.inputs.stride * sizeof(float))
         self.a.strip = _aligned(pass_tokens * RML_ROWS * 4)
         self.scratch_per_thread = 2 * self.a.strip + rml_rows_scratch(k, pass_tokens)
         self.a.shared = self.scratch_shared
         self.a.per_thread = self.scratch_per_thread
-        if code_bytes or self.a.spread:
-            self.add_stage(prepare_tokens, tokens)
-        self.add_stage(product_rows, items)
+        self.n_stages = 0
+        if self.a.inputs.bytes or self.a.spread:
+            self.add_stage(prepare_tokens, n)
+        self.add_stage(product_rows, self.n_items)
         return 0
 
 

@@ -49,6 +49,10 @@ cdef struct ProgramRecord:
     bint last             # the last stage of its operation
     int chain             # records from here on that one thread runs: 1, or more with a single item
 
+cdef struct Count:
+    const int64_t *now    # or NULL: what the arrays hold
+    Py_ssize_t each       # rows for each that is counted
+
 cdef struct ProgramState:
     ProgramRecord *records
     rml_progress *progress  # of every record that ends a chain, of one or of more
@@ -97,6 +101,9 @@ cdef class Program:
     ----------
     ops : list of Op
         The operations; their arguments are fixed, the contents of their arrays are not.
+    counts : list, optional
+        For each operation None, or ``(array, i, each)``: it computes the first ``array[i] * each``
+        rows, which is read whenever the program runs; the array is int64.
     n_threads : int
         Threads that share every stage; results do not depend on it.
     abort : (1,) int32 array
@@ -104,39 +111,58 @@ cdef class Program:
         under way.
     """
 
-    cdef list ops
+    cdef list ops, counts
     cdef object abort
     cdef ProgramState state
+    cdef Count *count         # of every operation
     cdef readonly int n_threads
 
-    def __init__(self, list ops, int n_threads, abort):
-        cdef Op op
-        cdef int n = 0, i = 0, k, s
+    def __init__(self, list ops, int n_threads, abort, list counts=None):
+        cdef int n = len(ops), k
         checks.array("abort", abort, (1,), "int32", writable=True)
-        self.ops = ops
+        self.ops, self.counts = ops, [None] * n if counts is None else counts
         self.abort = abort
         self.n_threads = n_threads
-        for op in ops:
-            n += op.n_stages
-        self.state.records = <ProgramRecord *>malloc(max(n, 1) * sizeof(ProgramRecord))
-        self.state.progress = <rml_progress *>malloc(max(n, 1) * sizeof(rml_progress))
-        if self.state.records == NULL or self.state.progress == NULL:
+        self.state.records = <ProgramRecord *>malloc(max(n * MAX_STAGES, 1) * sizeof(ProgramRecord))
+        self.state.progress = <rml_progress *>malloc(max(n * MAX_STAGES, 1) * sizeof(rml_progress))
+        self.count = <Count *>malloc(max(n, 1) * sizeof(Count))
+        if self.state.records == NULL or self.state.progress == NULL or self.count == NULL:
             raise MemoryError("no memory for the records of a program")
-        for k, op in enumerate(ops):
-            for s in range(op.n_stages):
-                self.state.records[i] = ProgramRecord(
-                    op.stages[s].body, op.args, op.stages[s].items, k, s == op.n_stages - 1, 1)
-                i += 1
-        for i in range(n - 2, -1, -1):
-            if (self.state.records[i].items <= 1 and self.state.records[i + 1].items <= 1
-                    and self.state.records[i + 1].chain < MAX_CHAIN):
-                self.state.records[i].chain = self.state.records[i + 1].chain + 1
-        self.state.n_records = n
+        for k, counted in enumerate(self.counts):
+            self.count[k] = Count(NULL, 0)
+            if counted is not None:
+                array, at, each = counted
+                checks.array("counts", array, (None,), "int64")
+                if not 0 <= at < len(array):
+                    raise ArgumentError(f"there is no count {at} among {len(array)}")
+                self.count[k].now = <const int64_t *>cnp.PyArray_DATA(array) + <Py_ssize_t>at
+                self.count[k].each = each
         self.state.abort = <const int32_t *>cnp.PyArray_DATA(abort)
 
     def __dealloc__(self):
         free(self.state.records)
         free(self.state.progress)
+        free(self.count)
+
+    cdef int lay_out(self) except -1:
+        """List the stages, with the items that they have now."""
+        cdef Op op
+        cdef int n = 0, k = 0, s, i
+        cdef ProgramRecord *records = self.state.records
+        for op in self.ops:
+            if self.count[k].now != NULL:
+                op.resize(self.count[k].now[0] * self.count[k].each)
+            op.prepare(self.n_threads)
+            for s in range(op.n_stages):
+                records[n] = ProgramRecord(
+                    op.stages[s].body, op.args, op.stages[s].items, k, s == op.n_stages - 1, 1)
+                n += 1
+            k += 1
+        for i in range(n - 2, -1, -1):
+            if records[i].items <= 1 and records[i + 1].items <= 1 and records[i + 1].chain < MAX_CHAIN:
+                records[i].chain = records[i + 1].chain + 1
+        self.state.n_records = n
+        return 0
 
     def run(self, seconds=None):
         """Run all operations; return whether they all ran (False after an abort).
@@ -146,15 +172,13 @@ cdef class Program:
         seconds : (n_operations,) float64 array, optional
             Gets the time of every operation, waiting for the slowest thread included.
         """
-        cdef Op op
         cdef ProgramState *state = &self.state
         cdef int n = self.n_threads
         state.seconds = NULL
         if seconds is not None:
             checks.array("seconds", seconds, (len(self.ops),), "float64", writable=True)
             state.seconds = <double *>cnp.PyArray_DATA(seconds)
-        for op in self.ops:
-            op.prepare(n)
+        self.lay_out()
         memset(state.progress, 0, state.n_records * sizeof(rml_progress))
         state.clock = rml_clock()
         if n == 1:

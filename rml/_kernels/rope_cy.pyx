@@ -7,7 +7,7 @@ cdef extern from "rope.h" nogil:
                     bint interleaved)
 
 cdef struct RopeAnglesArgs:
-    const int64_t *position   # (1,)
+    const int64_t *positions  # (T,)
     const double *inv_freq    # (D/2,)
     float *cos                # (T, D/2)
     float *sin                # (T, D/2)
@@ -27,7 +27,7 @@ cdef void rope_angles_tokens(void *p, Py_ssize_t start, Py_ssize_t stop, int thr
     cdef RopeAnglesArgs *a = <RopeAnglesArgs *>p
     cdef Py_ssize_t t
     for t in range(start, stop):
-        rml_angles(a.position[0] + t, a.inv_freq, a.factor, a.n, a.cos + t * a.n, a.sin + t * a.n)
+        rml_angles(a.positions[t], a.inv_freq, a.factor, a.n, a.cos + t * a.n, a.sin + t * a.n)
 
 
 cdef void rotate_tokens(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) noexcept nogil:
@@ -42,11 +42,11 @@ cdef void rotate_tokens(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) 
 cdef class RopeAngles(Op):
     cdef RopeAnglesArgs a
 
-    def __init__(self, position, inv_freq, cos, sin, *, factor=1.0):
-        checks.rope_angles(position, inv_freq, cos, sin, factor)
-        self.owners = (position, inv_freq, cos, sin)
+    def __init__(self, positions, inv_freq, cos, sin, *, factor=1.0):
+        checks.rope_angles(positions, inv_freq, cos, sin, factor)
+        self.owners = (positions, inv_freq, cos, sin)
         self.a = RopeAnglesArgs(
-            <const int64_t *>cnp.PyArray_DATA(position), <const double *>cnp.PyArray_DATA(inv_freq),
+            <const int64_t *>cnp.PyArray_DATA(positions), <const double *>cnp.PyArray_DATA(inv_freq),
             _f32(cos), _f32(sin), cos.shape[1], factor)
         self.args = &self.a
         self.add_stage(rope_angles_tokens, cos.shape[0])
@@ -63,9 +63,9 @@ cdef class Rotate(Op):
         self.add_stage(rotate_tokens, x.shape[0])
 
 
-def rope_angles(position, inv_freq, cos, sin, *, factor=1.0, n_threads=1):
+def rope_angles(positions, inv_freq, cos, sin, *, factor=1.0, n_threads=1):
     """Twin of `rope_py.rope_angles`."""
-    RopeAngles(position, inv_freq, cos, sin, factor=factor).run(n_threads)
+    RopeAngles(positions, inv_freq, cos, sin, factor=factor).run(n_threads)
 
 
 def rotate(cos, sin, x, *, interleaved, n_threads=1):

@@ -19,7 +19,7 @@ I64 = npt.NDArray[np.int64]
 
 
 def rope_angles(
-    position: I64,
+    positions: I64,
     inv_freq: F64,
     cos: F32,
     sin: F32,
@@ -27,17 +27,17 @@ def rope_angles(
     factor: float = 1.0,
     n_threads: int = 1,
 ) -> None:
-    """Fill the cosine and sine of every pair's angle at consecutive positions.
+    """Fill the cosine and sine of every pair's angle at each row's position.
 
-    ``angle[t, i] = (position[0] + t) * inv_freq[i]``
+    ``angle[t, i] = positions[t] * inv_freq[i]``
 
     Computed in float64 and rounded once, so that the angles are as good at position 100,000 as
     at position 0.
 
     Parameters
     ----------
-    position : (1,) int64
-        Position of the first token; read when the kernel runs.
+    positions : (T,) int64
+        Positions; read when the kernel runs.
     inv_freq : (D/2,) float64
         Radians per position of each pair.
     cos, sin : (T, D/2) float32
@@ -52,8 +52,7 @@ def rope_angles(
     ArgumentError
         If an array has the wrong type, shape or layout, or `factor` is not a finite number.
     """
-    checks.rope_angles(position, inv_freq, cos, sin, factor)
-    positions = position[0] + np.arange(len(cos))
+    checks.rope_angles(positions, inv_freq, cos, sin, factor)
     angles = np.multiply.outer(positions.astype(np.float64), inv_freq)
     cos[...] = np.cos(angles) * factor
     sin[...] = np.sin(angles) * factor

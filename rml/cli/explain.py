@@ -8,13 +8,13 @@ import click
 
 import rml
 from rml import memory_room
+from rml._kernels.pages import KV_TYPES
 from rml.cli.console import bytes_text, print_json, table
 from rml.cli.models import locate
 from rml.cli.options import options
 from rml.cli.parsing import Command
 from rml.generation.context import fitting_context
 from rml.llm.config import ModelConfig
-from rml.llm.kv_cache import KV_TYPES
 from rml.llm.memory import MemoryBill
 
 __all__ = ["command"]

@@ -33,7 +33,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from rml._kernels.checks import PAGE_SIZE
+from rml._kernels.pages import PAGE_SIZE
 from rml.errors import CheckpointError, ContextOverflow, SaveError
 from rml.files import Checkpoint
 from rml.files.mapped import file_size
@@ -256,12 +256,8 @@ def _opened(source: Path) -> BinaryIO:
 
 def _page(cache: KVCache, entry: int) -> Iterator[tuple[npt.NDArray[Any], int]]:
     """Arrays of one page of a cache, and along which axis of each its positions lie."""
-    page = int(cache.page_table[entry])
-    yield cache.k_pages[page], -1
-    yield cache.v_pages[page], -2
-    if cache.k_scales is not None and cache.v_scales is not None:
-        yield cache.k_scales[page], -1
-        yield cache.v_scales[page], -2
+    # Keys lie along the last axis, values along the one before; so do the scales of each.
+    return zip(cache.pages.page(cache.table[entry]), (-1, -2, -1, -2), strict=False)
 
 
 def _read_header(read: Callable[[int], bytes], size: int, source: Path) -> _Header:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from rml._kernels.checks import MAX_HEAD_DIM
+from rml._kernels.pages import MAX_HEAD_DIM
 from rml.errors import CheckpointError, UnsupportedModel
 from rml.files import Checkpoint
 from rml.llm.config_gguf import fields_from_gguf

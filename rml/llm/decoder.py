@@ -2,11 +2,12 @@
 
 `DecoderLM.forward` runs any number of tokens at the positions after those in the cache: a prompt
 at once, in pieces, or token by token give the same bits. What is computed is in `recipe`, which
-records operations into a `Plan` once for each number of tokens; that plan is run at every step.
+records operations into a `Plan` once for a few capacities; that plan is run at every step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,9 @@ __all__ = ["DecoderLM"]
 
 F32 = npt.NDArray[np.float32]
 
-KEPT_PLANS = 4  # of other sizes than one token
+CAPACITIES = (1, 32, MAX_TOKENS)  # rows that plans are recorded for
+
+Wanted = Literal["none", "last", "all"]  # rows of a step whose logits are wanted
 
 
 class DecoderLM:
@@ -149,11 +152,12 @@ class DecoderLM:
             out = np.empty(shape, np.float32)
         else:
             _kernels.checks.array("out", out, shape, writable=True)
-        for part, workspace in self._steps(ids, cache, head=not all_logits):
+        wanted: Wanted = "all" if all_logits else "last"
+        for part, workspace in self._steps(ids, cache, wanted):
             if all_logits:
                 self._all_logits(workspace, out[part])
-        if not all_logits:
-            out[:] = self._workspace(cache, 1).next_logits
+            elif part.stop == len(ids):
+                out[:] = workspace.next_logits
         return out
 
     def step(self, token: int, cache: KVCache) -> F32:
@@ -179,15 +183,12 @@ class DecoderLM:
         if type(token) is not int or not 0 <= token < self.config.n_vocab:
             token = int(self._checked_ids([token])[0])  # which refuses what is no id
         self._check_cache(cache, 1)
-        workspace = self._workspace(cache, 1)
         before = cache.size
         try:
-            workspace.ids[0] = token
-            self._run_part(workspace, cache, 1, head=True)
+            return self._run_part(cache, [token], "last").next_logits
         except BaseException:
             _undo(cache, before)
             raise
-        return workspace.next_logits
 
     def hidden_states(self, tokens: Sequence[int] | npt.NDArray[np.integer], cache: KVCache) -> F32:
         """Run tokens like `forward`, and return what the head would read.
@@ -212,7 +213,7 @@ class DecoderLM:
         ids = self._checked_ids(tokens)
         self._check_cache(cache, len(ids))
         out = np.empty((len(ids), self.config.d_model), np.float32)
-        for part, workspace in self._steps(ids, cache, head=False):
+        for part, workspace in self._steps(ids, cache, "none"):
             self._recipe.normed(workspace, out[part]).run()
         return out
 
@@ -225,8 +226,7 @@ class DecoderLM:
         """Return the operations of a step of `n_tokens`, to look at or to profile."""
         if not 1 <= n_tokens <= MAX_TOKENS:
             raise ArgumentError(f"n_tokens is {n_tokens}, but must be from 1 to {MAX_TOKENS}")
-        cache.reserve(n_tokens)  # so that it can be run
-        return self._plan(self._workspace(cache, n_tokens), cache, n_tokens, head=True)
+        return self._prepared(cache, [0] * n_tokens, "last")[1]
 
     # ---- checks ----
 
@@ -253,53 +253,76 @@ class DecoderLM:
     # ---- one step ----
 
     def _steps(
-        self, ids: npt.NDArray[np.int32], cache: KVCache, *, head: bool
+        self, ids: npt.NDArray[np.int32], cache: KVCache, wanted: Wanted
     ) -> Iterator[tuple[slice, Workspace]]:
-        """Run the tokens in pieces; `head` asks for the logits of the very last one."""
-        workspace = self._workspace(cache, min(len(ids), MAX_TOKENS))
+        """Run the tokens in pieces."""
         before = cache.size
         try:
             for start in range(0, len(ids), MAX_TOKENS):
-                part = ids[start : start + MAX_TOKENS]
-                last = start + len(part) == len(ids)
-                workspace.ids[: len(part)] = part
-                self._run_part(workspace, cache, len(part), head=head and last)
-                yield slice(start, start + len(part)), workspace
+                stop = min(start + MAX_TOKENS, len(ids))
+                last = wanted if wanted != "last" or stop == len(ids) else "none"
+                yield slice(start, stop), self._run_part(cache, ids[start:stop], last)
         except BaseException:
             _undo(cache, before)
             raise
 
-    def _run_part(self, workspace: Workspace, cache: KVCache, n: int, *, head: bool) -> None:
-        """Run the `n` tokens whose ids are in the workspace."""
-        cache.reserve(n)
-        plan = self._plan(workspace, cache, n, head=head)
+    def _run_part(
+        self, cache: KVCache, ids: Sequence[int] | npt.NDArray[np.int32], wanted: Wanted
+    ) -> Workspace:
+        """Run some tokens, and count them in."""
+        workspace, plan = self._prepared(cache, ids, wanted)
         if plan.abort[0] or not plan.run():
             raise Aborted
-        cache.commit(n)
+        cache.commit(len(ids))
+        return workspace
+
+    def _prepared(
+        self, cache: KVCache, ids: Sequence[int] | npt.NDArray[np.int32], wanted: Wanted
+    ) -> tuple[Workspace, Plan]:
+        """Write a step of these tokens; return the plan that computes it."""
+        n = len(ids)
+        cache.reserve(n)
+        workspace = self._workspace(cache, n)
+        step = workspace.step
+        step.clear()
+        step.add(ids, cache.size, [cache.table])
+        if wanted == "last":
+            step.want(n - 1)
+        elif wanted == "all":
+            step.want_range(0, min(n, len(step.outputs)))
+        if workspace.plan is None:
+            workspace.plan = self._recipe.step(workspace, cache)
+        return workspace, workspace.plan
 
     def _all_logits(self, workspace: Workspace, out: F32) -> None:
-        """Logits of every token of the step that has just run, (T, V)."""
-        self._recipe.logits(workspace, out).run()
+        """Logits of every row of the step that has just run, (T, V)."""
+        step, done = workspace.step, 0
+        while True:
+            n = step.n_outputs
+            out[done : done + n] = workspace.logits[:n]
+            done += n
+            if done == len(out):
+                return
+            step.want_range(done, min(len(out), done + len(step.outputs)))
+            if workspace.head_plan is None:
+                workspace.head_plan = self._recipe.head_alone(workspace)
+            workspace.head_plan.run()
 
-    def _workspace(self, cache: KVCache, n_tokens: int) -> Workspace:
+    def _workspace(self, cache: KVCache, n_rows: int) -> Workspace:
         workspace = cache.workspace
         if (
             not isinstance(workspace, Workspace)
-            or workspace.n_tokens < n_tokens
+            or workspace.n_rows < n_rows
             or workspace.x.shape[1] != self.config.d_model
         ):
-            workspace = Workspace(self.config, n_tokens)
+            workspace = Workspace(self.config, _capacity(n_rows))
             cache.workspace = workspace
         return workspace
 
-    def _plan(self, workspace: Workspace, cache: KVCache, n_tokens: int, *, head: bool) -> Plan:
-        key = (n_tokens, head)
-        if key not in workspace.plans:
-            others = [k for k in workspace.plans if k[0] > 1]
-            if len(others) >= KEPT_PLANS:
-                del workspace.plans[others[0]]
-            workspace.plans[key] = self._recipe.step(workspace, cache, n_tokens, head=head)
-        return workspace.plans[key]
+
+def _capacity(n_rows: int) -> int:
+    """Rows to have room for, so that a step of a few rows more needs no new plan."""
+    return next(n for n in CAPACITIES if n >= n_rows)
 
 
 def _id_array(tokens: object) -> npt.NDArray[np.integer]:

@@ -22,53 +22,34 @@ import copy
 from contextlib import suppress
 
 import numpy as np
-import numpy.typing as npt
 
-from rml._kernels.checks import MAX_HEAD_DIM, PAGE_SIZE, scale_group
+from rml._kernels.pages import PAGE_SIZE, Pages, PageTable
 from rml.errors import ArgumentError, ClosedError, ContextOverflow
 from rml.memory_room import no_room, reservable, usable
 
-__all__ = ["KV_TYPES", "KVCache"]
+__all__ = ["KVCache"]
 
-KV_TYPES: dict[str, type[np.generic]] = {"f32": np.float32, "f16": np.float16, "int8": np.int8}
 MAX_BYTES = 1 << 46  # what an address space holds
 # A cache grows by so many bytes between two looks at what the machine has left.
 GRANTED_BYTES = 1 << 24
-
-Pages = npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.int8]
-Scales = npt.NDArray[np.float32] | None
 
 
 class PagePool:
     """Pages, and how many caches use each.
 
-    Attributes
+    Parameters
     ----------
-    k : (n_pages, n_layers, G, D, 16) array
-        Keys.
-    v : (n_pages, n_layers, G, 16, D) array
-        Values.
-    k_scales, v_scales : float32 array or None
-        Scales of int8 pages: (n_pages, n_layers, G, D/group, 16), (n_pages, n_layers, G, 16,
-        D/group).
+    pages : Pages
+        The memory.
     """
 
-    def __init__(
-        self, n_pages: int, n_layers: int, n_kv_heads: int, head_dim: int, dtype: type[np.generic]
-    ) -> None:
-        # np.zeros asks the operating system for zeroed memory, which costs nothing until it is
-        # touched.
-        lead = (n_pages, n_layers, n_kv_heads)
-        self.k: Pages = np.zeros((*lead, head_dim, PAGE_SIZE), dtype)
-        self.v: Pages = np.zeros((*lead, PAGE_SIZE, head_dim), dtype)
-        self.k_scales: Scales = None
-        self.v_scales: Scales = None
-        if dtype is np.int8:
-            groups = head_dim // scale_group(head_dim)
-            self.k_scales = np.zeros((*lead, groups, PAGE_SIZE), np.float32)
-            self.v_scales = np.zeros((*lead, PAGE_SIZE, groups), np.float32)
-        self._users = [0] * n_pages
-        self._free = list(range(n_pages - 1, -1, -1))
+    def __init__(self, pages: Pages) -> None:
+        self.pages = pages
+        # Zeros cost nothing until they are touched.
+        for slab in range(len(pages.slabs)):
+            pages.reserve(slab)
+        self._users = [0] * pages.n_pages
+        self._free = list(range(pages.n_pages - 1, -1, -1))
         # So many pages may be in use before somebody asks the machine for more. Pages that were
         # given back are the first to be taken again, and have their memory.
         self.n_granted = 0
@@ -82,10 +63,6 @@ class PagePool:
     def n_used(self) -> int:
         """Pages that somebody uses."""
         return len(self._users) - len(self._free)
-
-    def arrays(self) -> list[npt.NDArray[np.generic]]:
-        """Everything that pages are made of."""
-        return [x for x in (self.k, self.v, self.k_scales, self.v_scales) if x is not None]
 
     def take(self) -> int:
         """Take a free page."""
@@ -110,8 +87,7 @@ class PagePool:
     def duplicate(self, page: int) -> int:
         """Take a free page and fill it like `page`."""
         new = self.take()
-        for array in self.arrays():
-            array[new] = array[page]
+        self.pages.copy_page(page, new)
         return new
 
 
@@ -141,10 +117,10 @@ class KVCache:
         Positions that the cache can hold.
     kv_type : str
         How numbers are stored.
-    page_table : (ceil(n_ctx / 16),) int32
-        Page of every sixteen positions; -1 where there is none yet.
-    position : (1,) int64
-        Holds `size`: where the next token goes. The kernels read it when they run.
+    table : PageTable
+        Page of every sixteen positions.
+    size : int
+        Positions in use: where the next token goes.
     abort : (1,) int32
         Set to 1, from any thread, it ends a forward pass of this cache after the operation under
         way; it stays set until somebody clears it.
@@ -167,71 +143,37 @@ class KVCache:
         *,
         n_sequences: int = 1,
     ) -> None:
-        sizes = {
-            "n_layers": n_layers,
-            "n_kv_heads": n_kv_heads,
-            "head_dim": head_dim,
-            "n_ctx": n_ctx,
-            "n_sequences": n_sequences,
-        }
-        for name, value in sizes.items():
+        for name, value in {"n_ctx": n_ctx, "n_sequences": n_sequences}.items():
             if value < 1:
                 raise ArgumentError(f"{name} is {value}, but must be at least 1")
-        if head_dim % 2 or head_dim > MAX_HEAD_DIM:
-            raise ArgumentError(
-                f"head_dim is {head_dim}, but an even number up to {MAX_HEAD_DIM} is needed"
-            )
-        if not isinstance(kv_type, str) or kv_type not in KV_TYPES:
-            raise ArgumentError(f"kv_type is {kv_type!r}, but must be one of {', '.join(KV_TYPES)}")
         self.n_layers, self.n_kv_heads, self.head_dim = n_layers, n_kv_heads, head_dim
         self.n_ctx, self.kv_type = n_ctx, kv_type
-        n_entries = -(-n_ctx // PAGE_SIZE)
-        n_pages = n_entries * n_sequences
-        self._pool: PagePool | None = self._reserved(n_pages, n_sequences)
-        self.page_table = np.full(n_entries, -1, np.int32)
-        self.position = np.zeros(1, np.int64)
+        n_pages = -(-n_ctx // PAGE_SIZE) * n_sequences
+        pages = Pages(
+            n_layers,
+            n_kv_heads,
+            head_dim,
+            kv_type,
+            n_pages=n_pages,
+            slab_pages=1 << (n_pages - 1).bit_length(),
+        )
+        self.bytes_per_token = pages.bytes_per_token
+        self._pool: PagePool | None = self._reserved(pages, n_sequences)
+        self.table = PageTable()
+        self.size = 0
         self.abort = np.zeros(1, np.int32)
-        self._n_entries = 0  # entries of the page table in use
         # The decoder's arrays and plans of a step; they point into the pages.
         self.workspace: object = None
 
     @property
-    def size(self) -> int:
-        """Positions in use."""
-        return int(self.position[0])
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes that one position takes, of all layers."""
-        values = 2 * self.n_layers * self.n_kv_heads * self.head_dim
-        if self.kv_type == "int8":
-            return values + values // scale_group(self.head_dim) * 4
-        return values * np.dtype(KV_TYPES[self.kv_type]).itemsize
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the pages that this cache uses, those it shares with forks included."""
-        return self._n_entries * PAGE_SIZE * self.bytes_per_token
+        return len(self.table) * PAGE_SIZE * self.bytes_per_token
 
     @property
-    def k_pages(self) -> Pages:
-        """Keys of all pages, (n_pages, n_layers, G, D, 16)."""
-        return self._open_pool().k
-
-    @property
-    def v_pages(self) -> Pages:
-        """Values of all pages, (n_pages, n_layers, G, 16, D)."""
-        return self._open_pool().v
-
-    @property
-    def k_scales(self) -> Scales:
-        """Scales of the keys of an int8 cache, else None."""
-        return self._open_pool().k_scales
-
-    @property
-    def v_scales(self) -> Scales:
-        """Scales of the values of an int8 cache, else None."""
-        return self._open_pool().v_scales
+    def pages(self) -> Pages:
+        """The memory, shared with forks."""
+        return self._open_pool().pages
 
     def check_model(self, n_layers: int, n_kv_heads: int, head_dim: int) -> None:
         """Require that the cache was made for a model of these sizes.
@@ -272,24 +214,24 @@ class KVCache:
         size = self.size
         if size + n > self.n_ctx:
             raise ContextOverflow(size + n, self.n_ctx)
+        table = self.table
         first = size // PAGE_SIZE  # the first entry that will be written
         last = -(-(size + n) // PAGE_SIZE) if n else first
-        shared = [e for e in range(first, min(last, self._n_entries)) if self._is_shared(pool, e)]
-        n_new = max(0, last - self._n_entries)
+        shared = [e for e in range(first, min(last, len(table))) if pool.is_shared(table[e])]
+        n_new = max(0, last - len(table))
         n_taken = len(shared) + n_new
         if n_taken > pool.n_free:
-            room = (self._n_entries - len(shared) + pool.n_free) * PAGE_SIZE
+            room = (len(table) - len(shared) + pool.n_free) * PAGE_SIZE
             raise ContextOverflow(
                 size + n, room, "the caches that share these pages have used up the others"
             )
         self._require_memory(pool, n_taken)
         for entry in shared:  # an interrupt in between may lose a page, but never mix two up
-            old = int(self.page_table[entry])
-            self.page_table[entry] = pool.duplicate(old)
+            old = table[entry]
+            table[entry] = pool.duplicate(old)
             pool.release(old)
-        for entry in range(self._n_entries, self._n_entries + n_new):
-            self.page_table[entry] = pool.take()
-        self._n_entries += n_new
+        for _ in range(n_new):
+            table.append(pool.take())
 
     def commit(self, n: int) -> None:
         """Count the next `n` positions, which have been reserved and written, as in use.
@@ -302,10 +244,10 @@ class KVCache:
             If the cache is closed.
         """
         self._open_pool()
-        limit = min(self._n_entries * PAGE_SIZE, self.n_ctx) - self.size
+        limit = min(len(self.table) * PAGE_SIZE, self.n_ctx) - self.size
         if not 0 <= n <= limit:
             raise ArgumentError(f"n is {n}, but {limit} positions are reserved")
-        self.position[0] += n
+        self.size += n
 
     def truncate(self, length: int) -> None:
         """Forget every position from `length` on.
@@ -327,12 +269,11 @@ class KVCache:
             raise ArgumentError(
                 f"length is {length}, but the cache holds 0 to {self.size} positions"
             )
-        kept, used = -(-length // PAGE_SIZE), self._n_entries
-        # Before the pages go: an interrupt in between may lose a page, but never free one twice.
-        self._n_entries, self.position[0] = kept, length
-        for entry in range(used - 1, kept - 1, -1):
-            pool.release(int(self.page_table[entry]))
-            self.page_table[entry] = -1
+        self.size = length
+        kept = -(-length // PAGE_SIZE)
+        # An interrupt in between may lose a page, but never free one twice.
+        while len(self.table) > kept:
+            pool.release(self.table.pop())
 
     def fork(self) -> "KVCache":
         """Make a cache with the same contents that shares every page until one of both writes it.
@@ -348,12 +289,11 @@ class KVCache:
         pool = self._open_pool()
         self.truncate(self.size)  # give back what is reserved but not in use
         other = copy.copy(self)
-        other.page_table = self.page_table.copy()
-        other.position = self.position.copy()
+        other.table = self.table.copy()
         other.abort = np.zeros(1, np.int32)
         other.workspace = None
-        for page in self.page_table[: self._n_entries]:
-            pool.share(int(page))
+        for entry in range(len(other.table)):
+            pool.share(other.table[entry])
         return other
 
     def close(self) -> None:
@@ -383,12 +323,11 @@ class KVCache:
             raise ClosedError("this KV cache is closed; make a new one")
         return self._pool
 
-    def _reserved(self, n_pages: int, n_sequences: int) -> PagePool:
-        n_bytes, room = n_pages * PAGE_SIZE * self.bytes_per_token, reservable()
-        sizes = n_pages, self.n_layers, self.n_kv_heads, self.head_dim
+    def _reserved(self, pages: Pages, n_sequences: int) -> PagePool:
+        n_bytes, room = pages.n_pages * pages.page_bytes, reservable()
         if n_bytes <= min(room.n_bytes, MAX_BYTES):
             with suppress(MemoryError):  # its traceback would hold the arrays that were made
-                return PagePool(*sizes, KV_TYPES[self.kv_type])
+                return PagePool(pages)
         many = (
             f"{n_sequences} {self.kv_type} caches" if n_sequences > 1 else f"{self.kv_type} cache"
         )
@@ -421,6 +360,3 @@ class KVCache:
     def _positions(self, n_bytes: int) -> int:
         """Positions that fit, in whole pages."""
         return n_bytes // (PAGE_SIZE * self.bytes_per_token) * PAGE_SIZE
-
-    def _is_shared(self, pool: PagePool, entry: int) -> bool:
-        return pool.is_shared(int(self.page_table[entry]))

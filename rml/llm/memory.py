@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rml._kernels.checks import PAGE_SIZE, scale_group
+from rml._kernels.pages import KV_TYPES, PAGE_SIZE, scale_group
 from rml.errors import ArgumentError
 from rml.llm.config import ModelConfig
-from rml.llm.kv_cache import KV_TYPES
 from rml.llm.workspace import MAX_TOKENS
 
 __all__ = ["MemoryBill", "kv_bytes_per_token", "largest_context", "scratch_bytes"]

@@ -1,9 +1,9 @@
 """A step of the decoder as a list of operations: recorded once, run at every step.
 
-The recipe in `decoder` is readable Python that records what it would compute: a kernel, the arrays
-it reads and writes, its settings. What changes from step to step (token ids, the position, the page
-table) is read from small arrays that the records share, so a plan recorded for one number of tokens
-serves every step of that size.
+The recipe in `recipe` is readable Python that records what it would compute: a kernel, the arrays
+it reads and writes, its settings. What changes from step to step (token ids, positions, page
+tables, how many rows there are) is read from the arrays of a `Step`, so a plan serves every step
+that its arrays have room for.
 
 Two executors run the same records. With compiled kernels the whole list is one call without Python
 in between; in reference mode (``RML_PURE=1``) each record calls its definition, and `Plan.run` is
@@ -13,7 +13,7 @@ the place to look at what a model computes.
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -51,11 +51,20 @@ class Plan:
     abort : (1,) int32 array, optional
         Setting it to something else than 0, from any thread, ends a run after the operation
         under way.
+    checks : sequence of callables
+        Called before each run; they raise if the step cannot be computed. The operations of a plan
+        do not ask again.
     """
 
-    def __init__(self, n_threads: int, abort: npt.NDArray[np.int32] | None = None) -> None:
+    def __init__(
+        self,
+        n_threads: int,
+        abort: npt.NDArray[np.int32] | None = None,
+        checks: Sequence[Callable[[], object]] = (),
+    ) -> None:
         self.n_threads = n_threads
         self.operations: list[Operation] = []
+        self.checks = list(checks)
         self.abort = np.zeros(1, np.int32) if abort is None else abort
         self._program: Any = None
 
@@ -73,6 +82,7 @@ class Plan:
             False if `abort` was set and the run ended early.
         """
         with _engine:
+            self._check()
             if _kernels.TWINS is None:
                 return self._run_definitions()
             threads = running_threads(self.n_threads)
@@ -80,17 +90,21 @@ class Plan:
                 self._program = self._compiled(threads, self.abort)
             return bool(self._program.run())
 
+    def _check(self) -> None:
+        for check in self.checks:
+            check()
+
     def _run_definitions(self) -> bool:
         for operation in self.operations:
-            _kernels.KERNELS[operation.kernel](*operation.args, **operation.kwargs)
+            operation.call(_kernels.KERNELS[operation.kernel])
             if self.abort[0]:
                 return False
         return True
 
     def _compiled(self, n_threads: int, abort: npt.NDArray[np.int32]) -> Any:  # noqa: ANN401
         twins: Any = _kernels.TWINS
-        ops = [twins.OPS[op.kernel](*op.args, **op.kwargs) for op in self.operations]
-        return twins.Program(ops, n_threads, abort)
+        ops = [op.call(twins.OPS[op.kernel], whole=True) for op in self.operations]
+        return twins.Program(ops, n_threads, abort, [op.count for op in self.operations])
 
     def profile(self, repeats: int = 5, limits: Limits | None = None) -> Profile:
         """Run all operations in order and time each; the fastest of `repeats` runs counts.
@@ -125,6 +139,7 @@ class Plan:
             raise ArgumentError(f"repeats is {repeats}, but at least 1 is needed")
         best, seconds = float("inf"), np.zeros(len(self))
         with _engine:
+            self._check()
             run = self._timed_run()
             for _ in range(repeats):
                 start = time.perf_counter()
@@ -152,7 +167,7 @@ class Plan:
             def run() -> npt.NDArray[np.float64]:
                 for i, operation in enumerate(self.operations):
                     start = time.perf_counter()
-                    _kernels.KERNELS[operation.kernel](*operation.args, **operation.kwargs)
+                    operation.call(_kernels.KERNELS[operation.kernel])
                     seconds[i] = time.perf_counter() - start
                 return seconds
 

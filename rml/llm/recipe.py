@@ -11,18 +11,23 @@ switches of `ModelConfig` alone: biases, norms of queries and keys, norms after 
 scales, experts. The switches are resolved while the recipe is recorded (`Recipe.step`), so nothing
 is decided during a step.
 
-Shapes: T tokens of a call, D model width, H query heads, G key heads, W head width, F width of the
+Shapes: T rows of a step, D model width, H query heads, G key heads, W head width, F width of the
 feed-forward network, V vocabulary, E experts, of which a token uses k.
 """
+
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from rml import _kernels
+from rml._kernels.pages import Pages
 from rml.errors import UnsupportedModel
 from rml.files import Checkpoint
 from rml.llm.config import ModelConfig
 from rml.llm.kv_cache import KVCache
 from rml.llm.layers import Experts, Layer, load_layer
+from rml.llm.operation import Counted
 from rml.llm.plan import Plan
 from rml.llm.rope import Rope
 from rml.llm.weight_source import WeightMatrix, WeightSource
@@ -75,38 +80,47 @@ class Recipe:
         self.output_norm = weights.vector("output_norm.weight", c.d_model)
         self.layers = [load_layer(weights, c, i) for i in range(c.n_layers)]
 
-    def step(self, w: Workspace, cache: KVCache, n: int, *, head: bool) -> Plan:
-        """All layers for `n` tokens whose ids are in the workspace.
+    def step(self, w: Workspace, cache: KVCache) -> Plan:
+        """All layers for the rows of the workspace's step, and the head for its outputs.
 
         Parameters
         ----------
         w : Workspace
             Where every intermediate result is.
         cache : KVCache
-            Gets the tokens' keys and values, after those it holds when the plan is run.
-        n : int
-            T, tokens of the step.
-        head : bool
-            Whether the logits of the last token are computed.
+            Whose pages get the rows' keys and values.
         """
         c = self.config
-        plan = Plan(self.n_threads, cache.abort)
-        x = w.x[:n]
-        plan.record(
-            "embed", "token embedding", w.ids[:n], self.embedding, x, scale=c.embedding_scale
+        windows = [c.window(i) or 0 for i in range(c.n_layers)]
+        widest = 0 if 0 in windows else max(windows)
+        plan = Plan(
+            self.n_threads,
+            cache.abort,
+            checks=(
+                partial(_kernels.check_ids, w.step, c.n_vocab),
+                partial(_kernels.check_step, w.step, cache.pages, widest),
+            ),
         )
+        x = w.rows(w.x)
+        plan.record(
+            "embed", "token embedding", w.rows(w.step.ids), self.embedding, x,
+            scale=c.embedding_scale,
+        )  # fmt: skip
         ropes = c.ropes(cache.n_ctx)
-        angles = self._record_angles(plan, w, cache, ropes, n)
+        angles = self._record_angles(plan, w, ropes)
         for i, layer in enumerate(self.layers):
             rope = ropes[i]
             self._record_attention(
-                plan, w, cache, i, layer, n, None if rope is None else angles[id(rope)]
+                plan, w, cache.pages, i, layer, None if rope is None else angles[id(rope)]
             )
-            self._record_feed_forward(plan, w, i, layer, n)
-        if head:
-            last, normed = x[n - 1 :], w.normed[:1]
-            plan.record("rms_norm", "output norm", last, self.output_norm, normed, eps=c.norm_eps)
-            self._record_product(plan, w, "head", normed, [self.head], [w.logits])
+            self._record_feed_forward(plan, w, i, layer)
+        self._record_head(plan, w)
+        return plan
+
+    def head_alone(self, w: Workspace) -> Plan:
+        """Compute logits for the outputs of the step that has just run."""
+        plan = Plan(self.n_threads)
+        self._record_head(plan, w)
         return plan
 
     def normed(self, w: Workspace, out: F32) -> Plan:
@@ -116,95 +130,89 @@ class Recipe:
         plan.record("rms_norm", "output norm", x, self.output_norm, out, eps=self.config.norm_eps)
         return plan
 
-    def logits(self, w: Workspace, out: F32) -> Plan:
-        """Logits of every token of the step that has just run into `out`, (T, V)."""
-        normed = w.normed[: len(out)]
-        plan = self.normed(w, normed)
-        self._record_product(plan, w, "head", normed, [self.head], [out])
-        return plan
+    def _record_head(self, plan: Plan, w: Workspace) -> None:
+        """Logits of the rows that are wanted; nothing where none are."""
+        normed = w.outputs(w.normed[: len(w.step.outputs)])
+        plan.record(
+            "rms_norm", "output norm", w.x, self.output_norm, normed,
+            eps=self.config.norm_eps, rows=w.outputs(w.step.outputs),
+        )  # fmt: skip
+        self._record_product(plan, w, "head", normed, [self.head], [w.outputs(w.logits)])
 
     def _record_angles(
-        self,
-        plan: Plan,
-        w: Workspace,
-        cache: KVCache,
-        ropes: tuple[Rope | None, ...],
-        n: int,
-    ) -> dict[int, tuple[F32, F32]]:
+        self, plan: Plan, w: Workspace, ropes: tuple[Rope | None, ...]
+    ) -> dict[int, tuple[Counted, Counted]]:
         """Cosines and sines of every distinct rotary table, (T, W / 2) each."""
         distinct = {id(rope): rope for rope in ropes if rope is not None}
         angles = {}
-        for (key, rope), (cos, sin) in zip(distinct.items(), w.angles, strict=False):
+        for (key, rope), tables in zip(distinct.items(), w.angles, strict=False):
+            cos, sin = map(w.rows, tables)
             plan.record(
-                "rope_angles", "rotary angles", cache.position, rope.inv_freq, cos[:n], sin[:n],
+                "rope_angles", "rotary angles", w.rows(w.step.positions), rope.inv_freq, cos, sin,
                 factor=rope.attention_factor,
             )  # fmt: skip
-            angles[key] = (cos[:n], sin[:n])
+            angles[key] = (cos, sin)
         return angles
 
     def _record_attention(
         self,
         plan: Plan,
         w: Workspace,
-        cache: KVCache,
+        pages: Pages,
         i: int,
         layer: Layer,
-        n: int,
-        angles: tuple[F32, F32] | None,
+        angles: tuple[Counted, Counted] | None,
     ) -> None:
         c = self.config
-        x, normed = w.x[:n], w.normed[:n]
-        q, k, v, mixed = w.q[:n], w.k[:n], w.v[:n], w.mixed[:n]  # (T, H, W), (T, G, W) twice
+        x, normed = w.rows(w.x), w.rows(w.normed)
+        q, k, v, mixed = map(w.rows, (w.q, w.k, w.v, w.mixed))  # (T, H, W), (T, G, W) twice
         at = f"layer {i}: "
         plan.record("rms_norm", at + "attention norm", x, layer.attn_norm, normed, eps=c.norm_eps)
-        flat = [part.reshape(n, -1) for part in (q, k, v)]
         self._record_product(
-            plan, w, at + "query, key, value", normed, [layer.q, layer.k, layer.v], flat,
-            biases=layer.biases,
+            plan, w, at + "query, key, value", normed, [layer.q, layer.k, layer.v],
+            [q.flat, k.flat, v.flat], biases=layer.biases,
         )  # fmt: skip
         for part, norm, name in ((q, layer.q_norm, "query"), (k, layer.k_norm, "key")):
             if norm is not None:
-                rows = part.reshape(-1, norm.size)  # heads one by one, or all together
+                rows = part.heads(norm.size)  # heads one by one, or all together
                 plan.record("rms_norm", f"{at}{name} norm", rows, norm, rows, eps=c.norm_eps)
         if angles is not None:
             interleaved = c.rope_pairing == "interleaved"
             for part, name in ((q, "query"), (k, "key")):
                 plan.record("rotate", f"{at}rotate {name}", *angles, part, interleaved=interleaved)
-        pages = (cache.k_pages, cache.v_pages, cache.page_table, cache.position)
-        scales = {"k_scales": cache.k_scales, "v_scales": cache.v_scales}
-        plan.record("store_kv", at + "store key, value", k, v, *pages, layer=i, **scales)
+        plan.record("store_kv", at + "store key, value", k, v, pages, w.step, layer=i)
         plan.record(
-            "attend", at + "attention", q, *pages, mixed,
-            layer=i, scale=c.attention_scale, window=c.window(i) or 0, scratch=w.scratch, **scales,
+            "attend", at + "attention", q, pages, w.step, mixed,
+            layer=i, scale=c.attention_scale, window=c.window(i) or 0, scratch=w.scratch,
         )  # fmt: skip
         self._record_branch(
-            plan, w, at + "attention output", mixed.reshape(n, -1), layer.attn_output,
-            layer.post_attn_norm, n,
-        )  # fmt: skip
+            plan, w, at + "attention output", mixed.flat, layer.attn_output, layer.post_attn_norm
+        )
 
-    def _record_feed_forward(self, plan: Plan, w: Workspace, i: int, layer: Layer, n: int) -> None:
+    def _record_feed_forward(self, plan: Plan, w: Workspace, i: int, layer: Layer) -> None:
         c = self.config
-        x, normed = w.x[:n], w.normed[:n]
+        x, normed = w.rows(w.x), w.rows(w.normed)
         at = f"layer {i}: "
         plan.record("rms_norm", at + "feed-forward norm", x, layer.ffn_norm, normed, eps=c.norm_eps)
         if isinstance(layer.ffn, Experts):
-            self._record_experts(plan, w, at, layer.ffn, n)
+            self._record_experts(plan, w, at, layer.ffn)
             return
-        hidden = w.hidden[:n]  # (T, F)
+        hidden = w.rows(w.hidden)  # (T, F)
         plan.record(
             "matmul_glu", at + "gate, up", normed, layer.ffn.gate, layer.ffn.up, hidden,
             activation=c.activation, compute=self.compute, scratch=w.scratch,
         )  # fmt: skip
         self._record_branch(
-            plan, w, at + "feed-forward output", hidden, layer.ffn.down, layer.post_ffn_norm, n
+            plan, w, at + "feed-forward output", hidden, layer.ffn.down, layer.post_ffn_norm
         )
 
-    def _record_experts(self, plan: Plan, w: Workspace, at: str, experts: Experts, n: int) -> None:
+    def _record_experts(self, plan: Plan, w: Workspace, at: str, experts: Experts) -> None:
         c = self.config
-        x, normed = w.x[:n], w.normed[:n]
-        scores, ids, weights = w.expert_scores[:n], w.expert_ids[:n], w.expert_weights[:n]
-        self._record_product(plan, w, at + "router", normed, [experts.router], [scores])  # (T, E)
-        plan.record(  # (T, E) -> (T, k) twice
+        x, normed = w.rows(w.x), w.rows(w.normed)
+        scores = w.rows(w.expert_scores)  # (T, E)
+        ids, weights = w.rows(w.expert_ids), w.rows(w.expert_weights)  # (T, k) twice
+        self._record_product(plan, w, at + "router", normed, [experts.router], [scores])
+        plan.record(
             "route", at + "choice of experts", scores, ids, weights,
             normalize=c.normalize_expert_weights,
         )  # fmt: skip
@@ -218,17 +226,16 @@ class Recipe:
         plan: Plan,
         w: Workspace,
         label: str,
-        h: F32,
+        h: Counted,
         weight: WeightMatrix,
         post_norm: F32 | None,
-        n: int,
     ) -> None:
         """End a branch: its output projection, normalized again or not, added to x."""
-        x = w.x[:n]
+        x = w.rows(w.x)
         if post_norm is None:
             plan.record("accumulate", label, h, weight, x, compute=self.compute, scratch=w.scratch)
             return
-        branch = w.branch[:n]
+        branch = w.rows(w.branch)
         self._record_product(plan, w, label, h, [weight], [branch])
         plan.record(
             "rms_norm", label + " norm", branch, post_norm, branch, eps=self.config.norm_eps
@@ -240,9 +247,9 @@ class Recipe:
         plan: Plan,
         w: Workspace,
         label: str,
-        x: F32,
+        x: Counted,
         weights: list[WeightMatrix],
-        outs: list[F32],
+        outs: list[Counted],
         biases: tuple[F32, ...] | None = None,
     ) -> None:
         plan.record(

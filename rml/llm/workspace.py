@@ -1,19 +1,25 @@
 """The arrays of a step of the decoder."""
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rml import _kernels
+from rml._kernels.step import Step
 from rml.llm.config import ModelConfig
+from rml.llm.operation import Counted
 from rml.llm.plan import Plan
 
 __all__ = ["MAX_TOKENS", "Workspace"]
 
 F32 = npt.NDArray[np.float32]
 
-MAX_TOKENS = 512  # tokens of one plan; a longer prompt runs in pieces, with the same bits
+MAX_TOKENS = 512  # rows of a step; a longer prompt runs in pieces, with the same bits
+# Logits of a step that are held at once: values at most, but always of so many rows.
+MOST_LOGITS = 1 << 23
+LEAST_OUTPUTS = 16
 
 
 def aligned(*shape: int) -> F32:
@@ -25,28 +31,46 @@ def aligned(*shape: int) -> F32:
 
 
 class Workspace:
-    """Arrays of a step and the plans that use them; belongs to one cache."""
+    """Arrays of a step of at most `n_rows` rows, and the plans that use them.
 
-    def __init__(self, config: ModelConfig, n_tokens: int) -> None:
+    Attributes
+    ----------
+    step : Step
+        What is computed.
+    logits : (n_outputs, V) float32
+        Of the rows whose logits are wanted.
+    """
+
+    def __init__(self, config: ModelConfig, n_rows: int) -> None:
         array = aligned
-        self.n_tokens = n_tokens
-        self.ids = np.zeros(n_tokens, np.int32)
-        self.x = array(n_tokens, config.d_model)
-        self.normed = array(n_tokens, config.d_model)
-        self.q = array(n_tokens, config.n_heads, config.head_dim)
-        self.k = array(n_tokens, config.n_kv_heads, config.head_dim)
-        self.v = array(n_tokens, config.n_kv_heads, config.head_dim)
-        self.mixed = array(n_tokens, config.n_heads, config.head_dim)
-        self.branch = array(n_tokens if config.sandwich_norms else 0, config.d_model)
-        self.hidden = array(n_tokens, 0 if config.n_experts else config.d_ffn)
-        self.expert_scores = array(n_tokens, config.n_experts)
-        self.expert_ids = np.zeros((n_tokens, config.n_experts_used), np.int32)
-        self.expert_weights = array(n_tokens, config.n_experts_used)
+        self.n_rows = n_rows
+        n_outputs = min(n_rows, max(LEAST_OUTPUTS, MOST_LOGITS // config.n_vocab))
+        self.step = Step(n_rows, n_outputs=n_outputs)
+        self.x = array(n_rows, config.d_model)
+        self.normed = array(n_rows, config.d_model)
+        self.q = array(n_rows, config.n_heads, config.head_dim)
+        self.k = array(n_rows, config.n_kv_heads, config.head_dim)
+        self.v = array(n_rows, config.n_kv_heads, config.head_dim)
+        self.mixed = array(n_rows, config.n_heads, config.head_dim)
+        self.branch = array(n_rows if config.sandwich_norms else 0, config.d_model)
+        self.hidden = array(n_rows, 0 if config.n_experts else config.d_ffn)
+        self.expert_scores = array(n_rows, config.n_experts)
+        self.expert_ids = np.zeros((n_rows, config.n_experts_used), np.int32)
+        self.expert_weights = array(n_rows, config.n_experts_used)
         self.angles = [
-            (array(n_tokens, config.head_dim // 2), array(n_tokens, config.head_dim // 2))
+            (array(n_rows, config.head_dim // 2), array(n_rows, config.head_dim // 2))
             for _ in range(2 if config.rope_local_theta is not None else 1)
         ]
-        self.logits = array(1, config.n_vocab)
+        self.logits = array(n_outputs, config.n_vocab)
         self.next_logits: F32 = self.logits[0]
         self.scratch = _kernels.Scratch()
-        self.plans: dict[tuple[int, bool], Plan] = {}
+        self.plan: Plan | None = None
+        self.head_plan: Plan | None = None
+
+    def rows(self, array: npt.NDArray[Any]) -> Counted:
+        """One of the arrays, with as many rows as the step has."""
+        return Counted(array, self.step.counts, 0)
+
+    def outputs(self, array: npt.NDArray[Any]) -> Counted:
+        """One of the arrays, with as many rows as there are outputs."""
+        return Counted(array, self.step.counts, 1)

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rml._kernels import DEFINITIONS
-from rml._kernels.checks import PAGE_SIZE, scale_group
+from rml._kernels.pages import KV_TYPES, PAGE_SIZE, Pages, PageTable, scale_group
+from rml._kernels.step import Step
 from rml.selftest.problem import Kernels, Problem, U
 
 __all__ = ["problems"]
@@ -21,7 +22,6 @@ __all__ = ["problems"]
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
-_DTYPES = {"f32": np.float32, "f16": np.float16, "int8": np.int8}
 # Name, tokens, position of the first, query heads, kv heads, dimensions, window.
 _SHAPES = (
     ("one token", 1, 330, 6, 2, 64, 0),
@@ -32,7 +32,7 @@ _SHAPES = (
 
 def problems(kernels: Kernels, n_threads: int) -> Iterator[Problem]:
     """Problems of store_kv and attend."""
-    for kind in _DTYPES:
+    for kind in KV_TYPES:
         rng = np.random.default_rng(3)
         yield _storing(kernels, kind, rng)
         for shape in _SHAPES:
@@ -44,32 +44,33 @@ class _Cache:
 
     def __init__(self, kind: str, n: int, n_kv_heads: int, d: int) -> None:
         entries = -(-n // PAGE_SIZE)
-        lead = (entries + 1, 2, n_kv_heads)
-        self.k = np.zeros((*lead, d, PAGE_SIZE), _DTYPES[kind])
-        self.v = np.zeros((*lead, PAGE_SIZE, d), _DTYPES[kind])
-        self.table = np.roll(np.arange(entries + 1, dtype=np.int32), 2)[:entries][::-1].copy()
-        self.scales: dict[str, F32] = {}
-        if kind == "int8":
-            groups = d // scale_group(d)
-            self.scales["k_scales"] = np.zeros((*lead, groups, PAGE_SIZE), np.float32)
-            self.scales["v_scales"] = np.zeros((*lead, PAGE_SIZE, groups), np.float32)
+        self.pages = Pages(2, n_kv_heads, d, kind, n_pages=entries + 1, slab_pages=4)
+        for slab in range(len(self.pages.slabs)):
+            self.pages.reserve(slab)
+        self.table = PageTable(np.roll(np.arange(entries + 1), 2)[:entries][::-1])
+
+    def step(self, n: int, position: int) -> Step:
+        """Make a step of `n` tokens of one sequence."""
+        step = Step(n)
+        step.add([0] * n, position, [self.table])
+        return step
 
     def store(self, kernels: Kernels, k: F32, v: F32) -> None:
-        at = np.zeros(1, np.int64)
-        kernels["store_kv"](k, v, self.k, self.v, self.table, at, layer=1, **self.scales)
+        kernels["store_kv"](k, v, self.pages, self.step(len(k), 0), layer=1)
 
     def bits(self) -> npt.NDArray[np.uint8]:
-        arrays = (self.k, self.v, *self.scales.values())
+        arrays = [array for slab in self.pages.slabs if slab for array in slab.arrays()]
         return np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
 
     def contents(self, n: int) -> tuple[F64, F64]:
         """Keys and values of the first n positions as float64, (n, G, D) each."""
-        k = self.k[self.table, 1].astype(np.float64)
-        v = self.v[self.table, 1].astype(np.float64)
-        if self.scales:
+        found = [self.pages.page(self.table[entry]) for entry in range(len(self.table))]
+        k, v, *scales = (np.stack([x[1] for x in part]) for part in zip(*found, strict=True))
+        k, v = k.astype(np.float64), v.astype(np.float64)
+        if scales:
             group = scale_group(v.shape[3])
-            k *= np.repeat(self.scales["k_scales"][self.table, 1], group, axis=2)
-            v *= np.repeat(self.scales["v_scales"][self.table, 1], group, axis=3)
+            k *= np.repeat(scales[0], group, axis=2)
+            v *= np.repeat(scales[1], group, axis=3)
         # (entries, G, D, 16) and (entries, G, 16, D) to (positions, G, D)
         k = k.transpose(0, 3, 1, 2).reshape(-1, k.shape[1], k.shape[2])
         v = v.transpose(0, 2, 1, 3).reshape(-1, v.shape[1], v.shape[3])
@@ -111,8 +112,8 @@ def _attending(
     for threads in (1, n_threads):
         results.append(np.full(q.shape, np.nan, np.float32))
         kernels["attend"](
-            q, cache.k, cache.v, cache.table, np.array([position]), results[-1],
-            layer=1, scale=d**-0.5, window=window, n_threads=threads, **cache.scales,
+            q, cache.pages, cache.step(n_tokens, position), results[-1],
+            layer=1, scale=d**-0.5, window=window, n_threads=threads,
         )  # fmt: skip
     exact, bound = _exact_attention(q, *cache.contents(n), position, window)
     yield Problem("attend", f"{kind}, {name}", results[0], exact, bound)

@@ -46,10 +46,10 @@ def _add(kernels: Kernels, rng: np.random.Generator, n_threads: int) -> Problem:
 
 def _rotary(kernels: Kernels, rng: np.random.Generator, n_threads: int) -> Iterator[Problem]:
     inv_freq = 10000.0 ** -(np.arange(32) / 32)
-    position = np.array([100_000])
+    positions = 100_000 + np.arange(7)
     cos, sin = np.full((2, 7, 32), np.nan, np.float32)
-    kernels["rope_angles"](position, inv_freq, cos, sin, n_threads=n_threads)
-    angles = (position + np.arange(7))[:, None] * inv_freq
+    kernels["rope_angles"](positions, inv_freq, cos, sin, n_threads=n_threads)
+    angles = positions[:, None] * inv_freq
     exact = np.array([[math.cos(a), math.sin(a)] for a in angles.flat])
     # One rounding to float32, and those of the product and the function in float64.
     bound = (U + 4 * 2.0**-53) * np.abs(exact)

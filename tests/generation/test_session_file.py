@@ -20,6 +20,8 @@ from rml import (
     SaveError,
     _kernels,
 )
+from rml._kernels.pages import KV_TYPES, Pages, PageTable
+from rml._kernels.step import Step
 from rml.generation import session_file
 from rml.llm.rope import RopeScaling
 
@@ -361,15 +363,12 @@ def test_the_version_belongs_to_the_layout_of_pages():
     rng = np.random.default_rng(0)
     k, v = rng.integers(-9, 9, (2, 5, 2, 8)).astype(np.float32)
     digest = hashlib.sha256()
-    for dtype in (np.float32, np.float16, np.int8):
-        pages = [np.zeros((1, 1, 2, 8, 16), dtype), np.zeros((1, 1, 2, 16, 8), dtype)]
-        scales = {}
-        if dtype is np.int8:
-            scales["k_scales"] = np.zeros((1, 1, 2, 1, 16), np.float32)
-            scales["v_scales"] = np.zeros((1, 1, 2, 16, 1), np.float32)
-        table, position = np.zeros(1, np.int32), np.zeros(1, np.int64)
-        _kernels.store_kv(k, v, *pages, table, position, layer=0, **scales)
-        for array in (*pages, *scales.values()):
+    for kv_type in KV_TYPES:
+        pages, step = Pages(1, 2, 8, kv_type, n_pages=1, slab_pages=1), Step(5)
+        pages.reserve(0)
+        step.add([0] * 5, 0, [PageTable([0])])
+        _kernels.store_kv(k, v, pages, step, layer=0)
+        for array in pages.page(0):
             digest.update(array.tobytes())
 
     assert (session_file.VERSION, digest.hexdigest()[:16]) == (1, "5a79e4c0afbe9ee4")

@@ -2,7 +2,11 @@
 
 import numpy as np
 
+from rml._kernels.pages import Pages, PageTable, Slab
+from rml._kernels.step import Step
+
 PAGE = 16
+SLAB = 4  # pages of a slab
 DTYPES = {"f32": np.float32, "f16": np.float16, "int8": np.int8}
 
 
@@ -14,7 +18,8 @@ def group_of(d):
 class Paged:
     """Pages full of NaN (int8: of scales that are NaN) and a table that mixes them up.
 
-    `k` and `v` are the float64 values of the positions that were put, (n, G, D).
+    `k` and `v` are the float64 values of the positions that were put, (n, G, D). All pages lie in
+    one array, of which the slabs are parts.
     """
 
     def __init__(self, n, n_kv_heads, d, kind="f32", *, seed=0, n_layers=2, layer=1, spare=2):
@@ -37,6 +42,23 @@ class Paged:
     def arrays(self):
         """All arrays of the pages, in a fixed order."""
         return [self.k_pages, self.v_pages, *self.scales.values()]
+
+    @property
+    def pages(self):
+        """The arrays as they are now, in slabs."""
+        n_pages, n_layers, n_kv_heads = self.k_pages.shape[:3]
+        pages = Pages(n_layers, n_kv_heads, self.d, self.kind, n_pages=n_pages, slab_pages=SLAB)
+        for i in range(len(pages.slabs)):
+            part = slice(i * SLAB, (i + 1) * SLAB)
+            pages.put(i, Slab(*(array[part] for array in self.arrays())))
+        return pages
+
+    def step(self, n, position):
+        """A step of n tokens of the one sequence; none for n = 0."""
+        step = Step(n)
+        if n:
+            step.add([0] * n, position, [PageTable(self.table)])
+        return step
 
     def put(self, start, k, v):
         """Write float32 keys and values, (n, G, D), at the positions from `start` on."""

@@ -21,6 +21,9 @@ import numpy as np
 import pytest
 from paged import PAGE, Paged
 
+from rml import _kernels
+from rml._kernels.pages import Pages, PageTable
+from rml._kernels.step import Step
 from rml.errors import ArgumentError
 
 U = 2.0**-24
@@ -64,9 +67,8 @@ def random_queries(n, n_heads, d, seed=0):
 def attend(kernels, q, pages, position, window=0, scale=None, **kwargs):
     out = np.full(q.shape, np.nan, np.float32)
     kernels.attend(
-        q, pages.k_pages, pages.v_pages, pages.table, np.array([position]), out,
-        layer=pages.layer, scale=scale or q.shape[2] ** -0.5, window=window, **pages.scales,
-        **kwargs,
+        q, pages.pages, pages.step(len(q), position), out,
+        layer=pages.layer, scale=scale or q.shape[2] ** -0.5, window=window, **kwargs,
     )  # fmt: skip
     return out
 
@@ -277,28 +279,76 @@ def test_read_only_files_and_the_result_over_the_queries(kernels, tmp_path):
     frozen.flags.writeable = False
     assert np.array_equal(attend(kernels, frozen, pages, 26), expected)
 
-    kernels.attend(
-        q, pages.k_pages, pages.v_pages, pages.table, np.array([26]), q,
-        layer=1, scale=0.25, **pages.scales,
-    )  # fmt: skip
+    kernels.attend(q, pages.pages, pages.step(4, 26), q, layer=1, scale=0.25)
     assert np.array_equal(q, expected)
 
 
-def test_an_operation_is_built_once_and_follows_the_position(twins):
-    pages, q = random_pages(600, 1, 16), random_queries(1, 3, 16)
-    position, table, out = np.array([0]), pages.table.copy(), np.empty_like(q)
-    op = twins.module.OPS["attend"](
-        q, pages.k_pages, pages.v_pages, table, position, out, layer=1, scale=0.25, window=0
-    )
-    for p in (0, 15, 16, 255, 256, 599):
-        position[0] = p
-        op.run(2)
-        assert np.array_equal(out, attend(twins, q, pages, p))
+def batch(rng, sizes, kv_heads, heads, d, kind, slab_pages=4):
+    """Sequences of (rows, position) in the same pages; their pages, step, tables and queries."""
+    entries = [-(-(position + n) // PAGE) for n, position in sizes]
+    order = rng.permutation(sum(entries)).tolist()
+    pages = Pages(2, kv_heads, d, kind, n_pages=sum(entries), slab_pages=slab_pages)
+    for slab in range(len(pages.slabs)):
+        pages.reserve(slab)
+    tables = [PageTable([order.pop() for _ in range(n)]) for n in entries]
+    step = Step(sum(n for n, _ in sizes) + 3)
+    for (n, position), table in zip(sizes, tables, strict=True):
+        past = Step(position + n)
+        past.add([0] * (position + n), 0, [table])
+        k, v = rng.standard_normal((2, position + n, kv_heads, d)).astype(np.float32)
+        _kernels.DEFINITIONS["store_kv"](k, v, pages, past, layer=1)
+        step.add([0] * n, position, [table])
+    return pages, step, tables, random_queries(step.capacity, heads, d)
 
-    for p, entry, message in ((608, 0, "do not fit"), (599, 99, r"page_table\[3\] is 99")):
-        position[0], table[3] = p, entry
-        with pytest.raises(ArgumentError, match=message):
-            op.run(1)
+
+BATCHES = {
+    "decode": [(1, 0), (1, 700), (1, 15), (1, 256)],
+    "decode beside a prompt": [(1, 300), (40, 0), (1, 3), (25, 500)],
+    "drafts": [(3, 254), (8, 60), (9, 60), (1, 511)],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("window", [0, 33])
+@pytest.mark.parametrize("sizes", BATCHES.values(), ids=BATCHES)
+def test_same_bits_in_any_company(kernels, kind, window, sizes):
+    pages, step, tables, q = batch(np.random.default_rng(5), sizes, 2, 6, 20, kind)
+    for n_threads in (1, 2, 3):
+        out = np.full(q.shape, 7, np.float32)
+        kernels.attend(q, pages, step, out, layer=1, scale=0.25, window=window, n_threads=n_threads)
+
+        assert (out[step.n_rows :] == 7).all()
+        for s, ((n, position), table) in enumerate(zip(sizes, tables, strict=True)):
+            rows = step.rows_of(s)
+            alone = Step(n)
+            alone.add([0] * n, position, [table])
+            wanted = np.empty((n, 6, 20), np.float32)
+            kernels.attend(q[rows].copy(), pages, alone, wanted, layer=1, scale=0.25, window=window)
+            assert np.array_equal(out[rows], wanted)
+
+
+def test_a_swapped_page_table_shows(kernels):
+    """The control of the test above: it would not pass if sequences were mixed up."""
+    pages, step, tables, q = batch(np.random.default_rng(5), [(1, 40), (1, 40)], 2, 6, 20, "f32")
+    swapped = Step(2)
+    for table in reversed(tables):
+        swapped.add([0], 40, [table])
+    outs = np.empty((2, *q.shape), np.float32)
+    for out, each in zip(outs, (step, swapped), strict=True):
+        kernels.attend(q, pages, each, out, layer=1, scale=0.25)
+
+    assert not np.array_equal(outs[0, :2], outs[1, :2])
+
+
+def test_an_operation_is_built_once_and_follows_the_step(twins):
+    pages, q = random_pages(600, 1, 16), random_queries(20, 3, 16)
+    table, step, out = PageTable(pages.table), Step(20), np.empty_like(q)
+    op = twins.module.OPS["attend"](q, pages.pages, step, out, layer=1, scale=0.25, window=0)
+    for p, n in ((0, 1), (15, 2), (16, 20), (255, 1), (256, 9), (599, 1)):
+        step.clear()
+        step.add([0] * n, p, [table])
+        op.run(2)
+        assert np.array_equal(out[:n], attend(twins, q[:n], pages, p))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -311,41 +361,44 @@ def test_no_tokens(kernels, kind, position):
 def refused_calls():
     """Name, changed arguments."""
     q, pages = random_queries(2, 4, 8), random_pages(40, 2, 8)
-    int8 = random_pages(40, 2, 8, "int8")
-    as_int8 = {"k_pages": int8.k_pages, "v_pages": int8.v_pages, **int8.scales}
     frozen = np.zeros_like(q)
     frozen.flags.writeable = False
+
+    def leading(table, position):
+        return {"step": one_sequence(2, position, np.int32(table))}
+
     yield "q float64", {"q": q.astype(np.float64)}
     yield "q flat", {"q": q.reshape(2, 32)}
+    yield "q shorter than the step", {"q": q[:1], "out": np.zeros((1, 4, 8), np.float32)}
     yield "heads", {"q": q[:, :3].copy(), "out": np.zeros((2, 3, 8), np.float32)}
     yield "no heads", {"q": q[:, :0].copy(), "out": np.zeros((2, 0, 8), np.float32)}
-    yield "odd D", {"q": q[..., :7].copy()}
-    yield "wide D", {"q": np.zeros((1, 2, 514), np.float32)}
     yield "other D", {"q": q[..., :6].copy()}
-    yield "list of pages", {"k_pages": [1]}
-    yield "type of pages", {"k_pages": pages.k_pages.astype(np.float64)}
-    yield "mixed types", {"v_pages": pages.v_pages.astype(np.float16)}
-    yield "page size", {"k_pages": pages.k_pages[..., :8].copy()}
-    yield "v as k", {"v_pages": pages.k_pages}
-    yield "strided pages", {"v_pages": pages.v_pages[::2]}
-    yield "table int64", {"page_table": pages.table.astype(np.int64)}
-    yield "table 2-D", {"page_table": pages.table[None]}
-    yield "position int32", {"position": np.zeros(1, np.int32)}
-    yield "two positions", {"position": np.zeros(2, np.int64)}
-    yield "negative position", {"position": np.array([-1])}
-    yield "far position", {"position": np.array([2**63 - 1])}
-    yield "past the table", {"position": np.array([47])}
-    yield "no such page", {"page_table": np.array([0, 5, 0], np.int32), "position": np.array([30])}
-    yield "no page", {"page_table": np.array([-1, 0, 0], np.int32), "position": np.array([30])}
+    yield "list of pages", {"pages": [1]}
+    yield "no step", {"step": np.array([30])}
+    yield "negative position", leading(pages.table, -1)
+    yield "far position", leading(pages.table, 2**62)
+    yield "past the table", leading(pages.table, 47)
+    yield "no such page", leading([0, 5, 0], 30)
+    yield "no page", leading([-1, 0, 0], 30)
+    yield "another group", {"pages": with_group(pages.pages, 1)}
     yield "out shape", {"out": np.zeros((1, 4, 8), np.float32)}
     yield "out frozen", {"out": frozen}
     yield "layer", {"layer": 2}
     yield "negative layer", {"layer": -1}
     yield "scale nan", {"scale": float("nan")}
     yield "window", {"window": -1}
-    yield "scales of f32", {"k_scales": int8.scales["k_scales"]}
-    yield "no scales", as_int8 | {"v_scales": None}
-    yield "scales shape", as_int8 | {"k_scales": int8.scales["v_scales"]}
+
+
+def one_sequence(n, position, table):
+    step = Step(n)
+    step.add([0] * n, 0, [PageTable(table)])
+    step.positions[:n] = position + np.arange(n)
+    return step
+
+
+def with_group(pages, group):
+    pages.group = group
+    return pages
 
 
 @pytest.mark.parametrize(("name", "changed"), [pytest.param(*c, id=c[0]) for c in refused_calls()])
@@ -353,10 +406,8 @@ def test_refused(kernels, definitions, name, changed):
     pages = random_pages(40, 2, 8)
     arguments = {
         "q": random_queries(2, 4, 8),
-        "k_pages": pages.k_pages,
-        "v_pages": pages.v_pages,
-        "page_table": pages.table,
-        "position": np.array([30]),
+        "pages": pages.pages,
+        "step": pages.step(2, 30),
         "out": np.full((2, 4, 8), 7, np.float32),
         "layer": 1,
         "scale": 0.5,

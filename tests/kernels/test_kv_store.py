@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 from paged import PAGE, Paged, group_of
 
+from rml._kernels.pages import PageTable
+from rml._kernels.step import Step
 from rml.errors import ArgumentError
 
 KINDS = ("f32", "f16", "int8")
 
 
 def store(kernels, pages, start, k, v, **kwargs):
-    kernels.store_kv(
-        k, v, pages.k_pages, pages.v_pages, pages.table, np.array([start]),
-        layer=pages.layer, **pages.scales, **kwargs,
-    )  # fmt: skip
+    step = pages.step(len(k), start)
+    kernels.store_kv(k, v, pages.pages, step, layer=pages.layer, **kwargs)
 
 
 def random_kv(n, n_kv_heads, d, seed=0):
@@ -129,43 +129,66 @@ def test_int8_is_within_half_a_step(kernels, d):
     assert np.allclose(np.abs(v).reshape(20, 2, -1, group_of(d)).max(axis=3), scales * 127)
 
 
-def test_an_operation_is_built_once_and_follows_the_position(twins):
-    k, v = random_kv(1, 2, 16)
-    pages, position = Paged(64, 2, 16), np.array([0])
-    op = twins.module.OPS["store_kv"](
-        k, v, pages.k_pages, pages.v_pages, pages.table, position, layer=1
-    )
-    for p in (0, 17, 63):
-        position[0] = p
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_rows_go_to_the_pages_of_their_own_sequences(kernels, kind, n_threads):
+    """Two sequences in turns of the same pages, as a step of both and one after the other."""
+    k, v = random_kv(12, 2, 12)
+    tables = [PageTable([2, 0]), PageTable([1, 4])]
+    parts = [(0, 9, 7, tables[0]), (9, 12, 15, tables[1])]
+    together, apart = Paged(48, 2, 12, kind), Paged(48, 2, 12, kind)
+    step = Step(15)
+    for first, stop, position, table in parts:
+        step.add([0] * (stop - first), position, [table])
+        alone = Step(12)
+        alone.add([0] * (stop - first), position, [table])
+        kernels.store_kv(k[first:stop], v[first:stop], apart.pages, alone, layer=1)
+
+    kernels.store_kv(k, v, together.pages, step, layer=1, n_threads=n_threads)
+
+    for got, wanted in zip(together.arrays(), apart.arrays(), strict=True):
+        assert np.array_equal(got, wanted, equal_nan=wanted.dtype.kind == "f")
+
+
+def test_an_operation_is_built_once_and_follows_the_step(twins):
+    k, v = random_kv(3, 2, 16)
+    pages, step = Paged(64, 2, 16), Step(3)
+    op = twins.module.OPS["store_kv"](k, v, pages.pages, step, layer=1)
+    for p, n in ((0, 1), (17, 3), (63, 1)):
+        step.clear()
+        step.add([0] * n, p, [PageTable(pages.table)])
         op.run(1)
-        assert np.array_equal(pages.v_pages[pages.table[p // PAGE], 1, :, p % PAGE], v[0])
-    position[0] = 64
-    with pytest.raises(ArgumentError, match="do not fit"):
-        op.run(1)
+        for i in range(n):
+            page, slot = pages.table[(p + i) // PAGE], (p + i) % PAGE
+            assert np.array_equal(pages.v_pages[page, 1, :, slot], v[i])
 
 
 def refused_calls():
     """Name, changed arguments."""
     k, pages = np.zeros((2, 2, 8), np.float32), Paged(40, 2, 8)
-    int8 = Paged(40, 2, 8, "int8")
-    frozen = pages.k_pages.copy()
-    frozen.flags.writeable = False
-    frozen_scales = int8.scales["v_scales"].copy()
-    frozen_scales.flags.writeable = False
-    as_int8 = {"k_pages": int8.k_pages, "v_pages": int8.v_pages, **int8.scales}
+    frozen = Paged(40, 2, 8)
+    frozen.k_pages.flags.writeable = False
+    frozen_scales = Paged(40, 2, 8, "int8")
+    frozen_scales.scales["v_scales"].flags.writeable = False
+
+    def leading(table, position):
+        step = Step(2)
+        step.add([0, 0], 0, [PageTable(table)])
+        step.positions[:2] = position, position + 1
+        return {"step": step}
+
     yield "k float64", {"k": k.astype(np.float64)}
     yield "v shorter", {"v": k[:1]}
+    yield "shorter than the step", {"k": k[:1], "v": k[:1]}
     yield "other heads", {"k": k[:, :1].copy(), "v": k[:, :1].copy()}
     yield "other D", {"k": k[..., :6].copy(), "v": k[..., :6].copy()}
-    yield "odd D", {"k": k[..., :7].copy(), "v": k[..., :7].copy()}
-    yield "frozen pages", {"k_pages": frozen}
-    yield "frozen scales", as_int8 | {"v_scales": frozen_scales}
-    yield "no scales", as_int8 | {"k_scales": None}
+    yield "frozen pages", {"pages": frozen.pages}
+    yield "frozen scales", {"pages": frozen_scales.pages}
     yield "layer", {"layer": 2}
-    yield "negative position", {"position": np.array([-1])}
-    yield "past the table", {"position": np.array([47])}
-    yield "no page", {"page_table": np.array([0, -1, 0], np.int32)}
-    yield "page out of range", {"page_table": np.array([0, 5, 0], np.int32)}
+    yield "negative position", leading(pages.table, -1)
+    yield "past the table", leading(pages.table, 47)
+    yield "no page", leading([0, -1, 0], 31)
+    yield "page out of range", leading([0, 5, 0], 31)
 
 
 @pytest.mark.parametrize(("name", "changed"), [pytest.param(*c, id=c[0]) for c in refused_calls()])
@@ -174,17 +197,15 @@ def test_refused(kernels, definitions, name, changed):
     arguments = {
         "k": np.ones((2, 2, 8), np.float32),
         "v": np.ones((2, 2, 8), np.float32),
-        "k_pages": pages.k_pages,
-        "v_pages": pages.v_pages,
-        "page_table": pages.table,
-        "position": np.array([31]),
+        "pages": pages.pages,
+        "step": pages.step(2, 31),
         "layer": 1,
     } | changed
-    before = [arguments[name].copy() for name in ("k_pages", "v_pages")]
+    before = [array.copy() for array in pages.arrays()]
     with pytest.raises(ArgumentError) as defined:
         definitions.store_kv(**arguments)
     with pytest.raises(ArgumentError) as got:
         kernels.store_kv(**arguments)
     assert str(got.value) == str(defined.value)
-    for name, old in zip(("k_pages", "v_pages"), before, strict=True):
-        assert np.array_equal(arguments[name], old, equal_nan=old.dtype.kind == "f")
+    for array, old in zip(pages.arrays(), before, strict=True):
+        assert np.array_equal(array, old, equal_nan=old.dtype.kind == "f")

@@ -78,3 +78,26 @@ def test_no_threads(twins):
     x = np.zeros((2, 8), np.float32)
     with pytest.raises(ArgumentError, match="n_threads is 0"):
         twins.add(x, x.copy(), n_threads=0)
+
+
+def test_some_rows_of_many(kernels):
+    x, weight = np.random.default_rng(1).standard_normal((2, 9, 33)).astype(np.float32)
+    weight, whole = weight[0].copy(), np.empty_like(x)
+    kernels.rms_norm(x, weight, whole, eps=1e-5)
+    rows = np.int32([8, 0, 3, 3])
+    for n_threads in (1, 2, 3):
+        out = np.full((4, 33), np.nan, np.float32)
+        kernels.rms_norm(x, weight, out, eps=1e-5, rows=rows, n_threads=n_threads)
+        assert np.array_equal(out, whole[rows])
+
+
+@pytest.mark.parametrize("rows", [np.int32([9]), np.int32([0, -1]), np.int64([0]), np.int32([[0]])])
+def test_rows_that_are_not_there_are_refused(kernels, definitions, rows):
+    x, out = np.ones((9, 4), np.float32), np.zeros((rows.size, 4), np.float32)
+    messages = []
+    for each in (kernels, definitions):
+        with pytest.raises(ArgumentError) as refused:
+            each.rms_norm(x, x[0], out, eps=1e-5, rows=rows)
+        messages.append(str(refused.value))
+    assert messages[0] == messages[1]
+    assert not out.any()

@@ -16,7 +16,7 @@ def frequencies(n, theta=10000.0):
 
 def angles(kernels, position, n_tokens, inv_freq, **kwargs):
     cos, sin = np.full((2, n_tokens, len(inv_freq)), np.nan, np.float32)
-    kernels.rope_angles(np.array([position]), inv_freq, cos, sin, **kwargs)
+    kernels.rope_angles(position + np.arange(n_tokens), inv_freq, cos, sin, **kwargs)
     return cos, sin
 
 
@@ -44,6 +44,15 @@ def test_angles_do_not_depend_on_the_tokens_beside(kernels):
         assert np.array_equal(again, (cos, sin))
     for t in range(30):
         one = angles(kernels, 1000 + t, 1, inv_freq)
+        assert np.array_equal(one, (cos[t : t + 1], sin[t : t + 1]))
+
+
+def test_rows_have_positions_of_their_own(kernels):
+    inv_freq, positions = frequencies(8), np.array([7, 100, 3, 3, 90_000])
+    cos, sin = np.empty((2, 5, 8), np.float32)
+    kernels.rope_angles(positions, inv_freq, cos, sin, n_threads=2)
+    for t, position in enumerate(positions):
+        one = angles(kernels, int(position), 1, inv_freq)
         assert np.array_equal(one, (cos[t : t + 1], sin[t : t + 1]))
 
 
@@ -103,8 +112,8 @@ def refused_calls():
     x = np.zeros((2, 3, 8), np.float32)
     frozen_x = x.copy()
     frozen_x.flags.writeable = False
-    yield "rope_angles", {"position": np.zeros(1, np.int32)}
-    yield "rope_angles", {"position": np.zeros(2, np.int64)}
+    yield "rope_angles", {"positions": np.zeros(2, np.int32)}
+    yield "rope_angles", {"positions": np.zeros(1, np.int64)}
     yield "rope_angles", {"inv_freq": np.ones(4, np.float32)}
     yield "rope_angles", {"inv_freq": np.ones(5)}
     yield "rope_angles", {"cos": frozen}
@@ -124,7 +133,7 @@ def refused_calls():
 def test_refused(kernels, definitions, name, changed):
     cos, sin = np.zeros((2, 2, 4), np.float32)
     arguments = {
-        "rope_angles": {"position": np.zeros(1, np.int64), "inv_freq": np.ones(4)},
+        "rope_angles": {"positions": np.zeros(2, np.int64), "inv_freq": np.ones(4)},
         "rotate": {"x": np.zeros((2, 3, 8), np.float32), "interleaved": True},
     }[name] | {"cos": cos, "sin": sin, **changed}
     with pytest.raises(ArgumentError) as defined:

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from rml import _kernels
+from rml._kernels.pages import KV_TYPES, Pages
+from rml._kernels.step import Step
 from rml.errors import ArgumentError, ClosedError, ContextOverflow, OutOfMemory
 from rml.llm import kv_cache
-from rml.llm.kv_cache import KV_TYPES, KVCache
+from rml.llm.kv_cache import KVCache
 from rml.memory_room import Room
 
 LAYERS, HEADS, D = 2, 2, 8
@@ -26,11 +28,24 @@ def write(cache, k, v):
     """What a forward pass does with new tokens."""
     cache.reserve(len(k))
     for layer in range(LAYERS):
-        _kernels.store_kv(
-            k, v, cache.k_pages, cache.v_pages, cache.page_table, cache.position, layer=layer,
-            k_scales=cache.k_scales, v_scales=cache.v_scales,
-        )  # fmt: skip
+        _kernels.store_kv(k, v, cache.pages, step_of(cache, len(k), cache.size), layer=layer)
     cache.commit(len(k))
+
+
+def memory(cache):
+    """All arrays of the pages."""
+    return [array for slab in cache.pages.slabs for array in slab.arrays()]
+
+
+def entries(cache):
+    return [cache.table[i] for i in range(len(cache.table))]
+
+
+def step_of(cache, n, position):
+    step = Step(max(n, 1))
+    if n:
+        step.add([0] * n, position, [cache.table])
+    return step
 
 
 def append(cache, n):
@@ -43,8 +58,8 @@ def read(cache):
     out = np.empty((LAYERS, *q.shape), np.float32)
     for layer in range(LAYERS):
         _kernels.attend(
-            q, cache.k_pages, cache.v_pages, cache.page_table, np.zeros(1, np.int64), out[layer],
-            layer=layer, scale=1.0, window=1, k_scales=cache.k_scales, v_scales=cache.v_scales,
+            q, cache.pages, step_of(cache, cache.size, 0), out[layer],
+            layer=layer, scale=1.0, window=1,
         )  # fmt: skip
     assert np.array_equal(out[0], out[1])
     return out[0]
@@ -79,18 +94,16 @@ def test_bytes_of_a_token(sizes, f32, f16, int8):
     caches = [KVCache(*sizes, 32, kv_type) for kv_type in ("f32", "f16", "int8")]
     assert [c.bytes_per_token for c in caches] == [f32, f16, int8]
     for cache in caches:
-        arrays = (cache.k_pages, cache.v_pages, cache.k_scales, cache.v_scales)
-        assert sum(a.nbytes for a in arrays if a is not None) == 32 * cache.bytes_per_token
+        assert sum(a.nbytes for a in memory(cache)) == 32 * cache.bytes_per_token
 
 
 def test_a_new_cache():
     cache = make(40)
     assert (cache.size, cache.n_ctx, cache.nbytes, cache.kv_type) == (0, 40, 0, "f32")
-    assert cache.page_table.tolist() == [-1, -1, -1]
-    assert cache.position.dtype == np.int64
+    assert entries(cache) == []
     assert repr(cache) == "<KVCache f32, 0 of 40 positions>"
     append(cache, 17)
-    assert cache.position.tolist() == [17]
+    assert cache.size == 17
     assert cache.nbytes == 32 * cache.bytes_per_token
 
 
@@ -100,12 +113,12 @@ def test_pages_that_are_not_used_cost_no_memory():
     cache = KVCache(16, 8, 128, 16384)  # two gigabytes
     cache.reserve(16)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert cache.k_pages.nbytes + cache.v_pages.nbytes == 1 << 31
+    assert sum(array.nbytes for array in memory(cache)) == 1 << 31
     assert after - before < 1 << 16  # KB on Linux; bytes on macOS, where it holds all the more
 
 
 def state(cache):
-    return (cache.size, cache.position.tolist(), cache.page_table.tolist(), cache.nbytes)
+    return (cache.size, entries(cache), cache.nbytes)
 
 
 def test_overflow_changes_nothing():
@@ -168,7 +181,7 @@ def test_forks_share_what_they_had_and_nothing_else(kv_type, common):
     append(cache, common)
     forks = [cache.fork(), cache.fork()]
     shared = -(-common // 16)
-    assert all(f.page_table[:shared].tolist() == cache.page_table[:shared].tolist() for f in forks)
+    assert all(entries(f)[:shared] == entries(cache)[:shared] for f in forks)
 
     fork, other = forks
     write(fork, *numbers(1000, 7))
@@ -184,19 +197,19 @@ def test_forks_share_what_they_had_and_nothing_else(kv_type, common):
         assert got.size == alone[name].size
         assert np.array_equal(read(got), read(alone[name]))
     whole = common // 16  # pages that nobody writes any more
-    assert fork.page_table[:whole].tolist() == cache.page_table[:whole].tolist()
+    assert entries(fork)[:whole] == entries(cache)[:whole]
     if common % 16:
-        assert len({c.page_table[whole] for c in (cache, *forks)}) == 3
+        assert len({c.table[whole] for c in (cache, *forks)}) == 3
 
 
 def test_the_last_user_of_a_page_writes_in_place():
     cache = make(32, n_sequences=2)
     append(cache, 20)
     fork = cache.fork()
-    page = fork.page_table[1]
+    page = fork.table[1]
     cache.close()
     append(fork, 1)
-    assert fork.page_table[1] == page
+    assert fork.table[1] == page
     assert np.array_equal(read(fork), numbers(0, 21)[1])
 
 
@@ -239,10 +252,7 @@ def test_closed():
         lambda: cache.reserve(1),
         lambda: cache.commit(0),
         lambda: cache.truncate(0),
-        lambda: cache.k_pages,
-        lambda: cache.v_pages,
-        lambda: cache.k_scales,
-        lambda: cache.v_scales,
+        lambda: cache.pages,
         cache.fork,
         lambda: cache.check_model(LAYERS, HEADS, D),
     ]
@@ -315,7 +325,7 @@ def test_an_allocation_that_fails_all_the_same(monkeypatch):
     def refuse(*_):
         raise MemoryError("no")
 
-    monkeypatch.setattr(np, "zeros", refuse)
+    monkeypatch.setattr(Pages, "reserve", refuse)
     with pytest.raises(OutOfMemory, match="f32 cache of 64 positions"):
         make()
 

@@ -7,9 +7,10 @@ import pytest
 
 from rml import _kernels
 from rml._kernels.block_formats import FORMATS
+from rml._kernels.pages import Pages, PageTable
+from rml._kernels.step import Step
 from rml.errors import ArgumentError
 from rml.limits import Limits
-from rml.llm.kv_cache import KVCache
 from rml.llm.operation import Operation
 from rml.llm.plan import Plan
 
@@ -85,15 +86,13 @@ def test_experts_are_counted_as_often_as_they_are_chosen():
     [(0, 1, 0, 1, 1), (9, 1, 0, 10, 10), (4, 3, 0, 5 + 6 + 7, 7), (20, 3, 8, 3 * 8, 10)],
 )
 def test_attention(kv_type, per_position, first, n, window, keys, read):
-    cache = KVCache(2, 2, 32, 64, kv_type)  # two kv heads of 32
-    cache.reserve(first)
-    cache.commit(first)
+    pages = Pages(2, 2, 32, kv_type, n_pages=4, slab_pages=4)  # two kv heads of 32
+    step = Step(n)
+    step.add([0] * n, first, [PageTable([0, 1, 2, 3])])
     q = zeros(n, 4, 32)
     operation = Operation(
-        "attend", "layer 1: attention",
-        (q, cache.k_pages, cache.v_pages, cache.page_table, cache.position, q),
-        {"layer": 1, "scale": 1.0, "window": window,
-         "k_scales": cache.k_scales, "v_scales": cache.v_scales},
+        "attend", "layer 1: attention", (q, pages, step, q),
+        {"layer": 1, "scale": 1.0, "window": window},
     )  # fmt: skip
 
     assert operation.products == operation.products_by_kind["f32"] == 2 * 4 * 32 * keys

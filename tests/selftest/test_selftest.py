@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rml import _kernels, selftest
+from rml._kernels.pages import Pages
 from rml.cli import cli
 from rml.cli import selftest as cli_selftest
 from rml.selftest.problem import Kernels
@@ -32,7 +33,7 @@ OUTPUTS = {
     "rotate": ["x"],
     "route": ["ids", "weights"],
     "spm_merge": ["ids"],
-    "store_kv": ["k_pages", "v_pages"],
+    "store_kv": ["pages"],
 }
 PAIRS = [(name, output) for name, outputs in OUTPUTS.items() for output in outputs]
 
@@ -72,6 +73,8 @@ def broken(name, output, spoil):
     def wrong(*args, **kwargs):
         kernel(*args, **kwargs)
         written = signature.bind(*args, **kwargs).arguments[output]
+        if isinstance(written, Pages):
+            written = [array for slab in written.slabs for array in slab.arrays()]
         for array in written if isinstance(written, list) else [written]:
             spoil(array)
 
