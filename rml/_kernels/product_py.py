@@ -68,7 +68,7 @@ def quantize_inputs(x: F32, compute: str) -> tuple[F64, F32]:
         reciprocal to be finite, all codes are zero. A NaN or an infinity in a unit makes its
         scale one too.
     """
-    units = x.reshape(x.shape[0], -1, INPUT_UNIT)
+    units = x.reshape(x.shape[0], x.shape[1] // INPUT_UNIT, INPUT_UNIT)
     scale = np.max(np.abs(units), axis=2) / LARGEST_CODE[compute]
     usable = scale >= np.finfo(np.float32).tiny
     inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=usable)
@@ -107,7 +107,9 @@ def _product_int8(x: F32, weight: checks.Matrix, compute: str) -> F32:
         scale = scale.reshape(-1, n_units)
         if minimum is not None:
             minima = minimum.reshape(stop - start, n_units, -1)
-            sums = q.reshape(len(x), n_units, minima.shape[2], -1).sum(axis=3)
+            sums = q.reshape(len(x), n_units, minima.shape[2], length // minima.shape[2]).sum(
+                axis=3
+            )
             totals = s[..., None] * sums.astype(np.float32)  # (T, units, minima of a unit)
         # Whole numbers below 2^53, so these sums are exact: (units, T, R).
         dots = q.transpose(1, 0, 2) @ w.transpose(1, 2, 0)
@@ -122,8 +124,8 @@ def _product_int8(x: F32, weight: checks.Matrix, compute: str) -> F32:
 
 def _product_f32(x: F32, weight: checks.Matrix) -> F32:
     tokens, cols = x.shape
-    padding = -cols % LANES
-    lanes_x = np.pad(x, ((0, 0), (0, padding))).reshape(tokens, 1, -1, LANES)
+    padding, groups = -cols % LANES, -(-cols // LANES)
+    lanes_x = np.pad(x, ((0, 0), (0, padding))).reshape(tokens, 1, groups, LANES)
     row_bytes = FORMATS[weight.type].row_bytes(cols)
     y = np.empty((tokens, weight.rows), np.float32)
     for start in range(0, weight.rows, ROWS):
@@ -131,10 +133,10 @@ def _product_f32(x: F32, weight: checks.Matrix) -> F32:
         w = np.empty((stop - start) * cols, np.float32)
         dequantize(weight.data[start * row_bytes : stop * row_bytes], weight.type, w)
         lanes_w = np.pad(w.reshape(-1, cols), ((0, 0), (0, padding))).reshape(
-            stop - start, -1, LANES
+            stop - start, groups, LANES
         )
         lanes = np.zeros((tokens, stop - start, LANES), np.float32)
-        for k in range(lanes_w.shape[1]):
+        for k in range(groups):
             lanes += lanes_x[:, :, k] * lanes_w[:, k]
         for half in (8, 4, 2, 1):
             lanes = lanes[..., :half] + lanes[..., half : 2 * half]

@@ -419,3 +419,29 @@ def test_nothing_is_read_beyond_the_weights(twins):
 
     assert done.stdout.split() == sorted(checks.WEIGHT_FORMATS)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("compute", MODES)
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_no_tokens(kernels, format_name, compute):
+    """As a step without outputs asks it of the head."""
+    rng = np.random.default_rng(0)
+    weight, _ = random_matrix(rng, format_name, 5, columns_of(format_name, 2))
+    assert multiply(kernels, np.empty((0, weight.cols), np.float32), weight, compute).size == 0
+
+
+@pytest.mark.parametrize("format_name", ["F32", "Q4_K", "Q6_K"])
+def test_an_operation_follows_the_number_of_rows(twins, format_name):
+    """A program multiplies the rows that are counted, with the bits of a call with those alone."""
+    rng = np.random.default_rng(1)
+    weight, _ = random_matrix(rng, format_name, 37, columns_of(format_name, 8))
+    x = rng.standard_normal((70, weight.cols)).astype(np.float32)
+    counts, out = np.zeros(2, np.int64), np.empty((70, 37), np.float32)
+    op = twins.module.OPS["matmul_many"](x, [weight], [out])
+    program = twins.module.Program([op], 2, np.zeros(1, np.int32), [(counts, 1, 2)])
+    for n in (35, 1, 0, 17, 2):
+        counts[:] = 99, n
+        out[...] = 7
+        assert program.run()
+        assert np.array_equal(out[: 2 * n], multiply(twins, x[: 2 * n], weight, "int8x2"))
+        assert (out[2 * n :] == 7).all()
