@@ -1,0 +1,205 @@
+"""Who uses a page: counts of users, free pages, and the budget of a model's keys and values.
+
+Pages belong to the model: every sequence takes the pages that it needs and gives them back, and
+sequences with a common beginning share them. Slabs of pages are reserved when they are needed, the
+lowest first, and given back when nobody uses any of their pages.
+"""
+
+import heapq
+from collections.abc import Iterable
+
+from rml._kernels.pages import PAGE_SIZE, PageTable, Pages
+from rml.errors import OutOfMemory
+from rml.memory_room import available, no_room, out_of_memory
+
+__all__ = ["PagePool"]
+
+# Bytes of a slab, about: many pages, so that slabs are few; little beside any model.
+SLAB_BYTES = 1 << 24
+KEPT_EMPTY = 1  # slabs that are not given back at once
+
+
+class PagePool:
+    """Pages of one group of layers, and how many sequences use each.
+
+    Not safe to use from several threads: who calls holds `rml.engine.books.BOOKS`.
+
+    Parameters
+    ----------
+    n_layers, n_kv_heads, head_dim : int
+        Sizes of the layers.
+    kv_type : str
+        How numbers are stored, see `Pages`.
+    budget : int
+        Bytes that all pages together may take.
+    group : int
+        Number of the group.
+
+    Attributes
+    ----------
+    pages : Pages
+        The memory.
+
+    Raises
+    ------
+    ArgumentError
+        If a size is out of its range.
+    OutOfMemory
+        If the budget does not hold a single page.
+    """
+
+    def __init__(
+        self,
+        n_layers: int,
+        n_kv_heads: int,
+        head_dim: int,
+        kv_type: str,
+        *,
+        budget: int,
+        group: int = 0,
+    ) -> None:
+        sizes = (n_layers, n_kv_heads, head_dim, kv_type)
+        page_bytes = Pages(*sizes, n_pages=1, slab_pages=1).page_bytes
+        n_pages = min(budget // page_bytes, (1 << 31) - 1)
+        if n_pages < 1:
+            raise no_room("a page of keys and values", page_bytes, largest_context=0)
+        slab_pages = 1 << max(0, min(SLAB_BYTES // page_bytes, n_pages).bit_length() - 1)
+        self.pages = Pages(*sizes, n_pages=n_pages, slab_pages=slab_pages, group=group)
+        self.budget = budget
+        self._users: dict[int, int] = {}
+        n_slabs = len(self.pages.slabs)
+        self._used = [0] * n_slabs  # pages in use of each slab
+        self._free: list[list[int]] = [[] for _ in range(n_slabs)]  # of those that are reserved
+        self._with_free: list[int] = []  # heap of the slabs among them that have free pages
+        self._next_slab = 0  # no slab from here on is reserved
+        self._dropped: list[int] = []  # heap of slabs before it that are not
+
+    @property
+    def n_used(self) -> int:
+        """Pages that somebody uses."""
+        return len(self._users)
+
+    @property
+    def n_free(self) -> int:
+        """Pages that nobody uses and the budget allows."""
+        return self.pages.n_pages - len(self._users)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the slabs that are reserved."""
+        pages = self.pages
+        reserved = (slab for slab in pages.slabs if slab is not None)
+        return sum(array.nbytes for slab in reserved for array in slab.arrays())
+
+    def users(self, page: int) -> int:
+        """How many use a page."""
+        return self._users.get(page, 0)
+
+    def take(self) -> int:
+        """Take a free page of the lowest slab that has one; the caller uses it.
+
+        Raises
+        ------
+        OutOfMemory
+            If the budget is used up, or the machine has no more memory.
+        """
+        if not self._with_free:
+            self._reserve_a_slab()
+        slab = self._with_free[0]
+        page = self._free[slab].pop()
+        if not self._free[slab]:
+            heapq.heappop(self._with_free)
+        self._users[page] = 1
+        self._used[slab] += 1
+        return page
+
+    def share(self, page: int) -> None:
+        """Use a page together with its present users."""
+        self._users[page] += 1
+
+    def is_shared(self, page: int) -> bool:
+        """Whether a page has several users."""
+        return self._users[page] > 1
+
+    def release(self, page: int) -> None:
+        """Use a page no more; the last user frees it."""
+        n = self._users[page] - 1
+        if n:
+            self._users[page] = n
+            return
+        del self._users[page]
+        slab = self.pages.slab_of(page)
+        self._used[slab] -= 1
+        if not self._free[slab]:
+            heapq.heappush(self._with_free, slab)
+        self._free[slab].append(page)
+        if not self._used[slab]:
+            self._drop_but_one()
+
+    def duplicate(self, page: int) -> int:
+        """Take a free page and fill it like `page`."""
+        new = self.take()
+        self.pages.copy_page(page, new)
+        return new
+
+    def recount(self, tables: Iterable[PageTable]) -> None:
+        """Count anew from the tables of all living sequences, whatever was lost in between."""
+        users: dict[int, int] = {}
+        for table in tables:
+            for entry in range(len(table)):
+                users[table[entry]] = users.get(table[entry], 0) + 1
+        self._users = users
+        self._with_free = []
+        for slab, arrays in enumerate(self.pages.slabs):
+            numbers = self.pages.slab_range(slab) if arrays is not None else ()
+            self._free[slab] = [page for page in reversed(numbers) if page not in users]
+            self._used[slab] = len(numbers) - len(self._free[slab])
+            if self._free[slab]:
+                heapq.heappush(self._with_free, slab)
+
+    def _reserve_a_slab(self) -> None:
+        pages = self.pages
+        if self.n_free <= 0:
+            positions = pages.n_pages * PAGE_SIZE
+            raise OutOfMemory(
+                f"the keys and values of all sequences together fill their {self.budget:,} bytes "
+                f"({positions:,} positions); close what is not needed, or load with a larger "
+                "kv_memory",
+                needed=self.budget + pages.page_bytes,
+                available=self.budget,
+            )
+        slab = self._dropped[0] if self._dropped else self._next_slab
+        n_bytes = len(pages.slab_range(slab)) * pages.page_bytes
+        room = available()
+        if n_bytes > room.n_bytes:
+            raise no_room(
+                "more keys and values",
+                n_bytes,
+                room,
+                advice="the tokens so far are kept; close what else needs memory",
+            )
+        with out_of_memory("more keys and values"):
+            pages.reserve(slab)
+        if self._dropped:
+            heapq.heappop(self._dropped)
+        else:
+            self._next_slab += 1
+        self._free[slab] = list(reversed(pages.slab_range(slab)))
+        heapq.heappush(self._with_free, slab)
+
+    def _drop_but_one(self) -> None:
+        """Give empty slabs back, but for one: the next request should not have to wait for it."""
+        empty = [
+            slab
+            for slab in range(self._next_slab)
+            if self.pages.slabs[slab] is not None and not self._used[slab]
+        ]
+        for slab in empty[KEPT_EMPTY:]:
+            self._free[slab] = []
+            self._with_free.remove(slab)
+            self.pages.drop(slab)
+            heapq.heappush(self._dropped, slab)
+        heapq.heapify(self._with_free)
+
+    def __repr__(self) -> str:
+        return f"<PagePool of {self.pages!r}, {self.n_used} of {self.pages.n_pages} pages in use>"

@@ -1,0 +1,183 @@
+"""One sequence: the tokens that were evaluated, and the pages of their keys and values."""
+
+import weakref
+from collections import deque
+from collections.abc import Sequence as Row
+
+from rml._kernels.pages import PAGE_SIZE, PageTable
+from rml.engine.books import BOOKS
+from rml.engine.pool import PagePool
+from rml.errors import ArgumentError
+
+__all__ = ["Sequence", "SequenceStore"]
+
+
+class SequenceStore:
+    """The sequences of a model and cache type, and the pools that their pages come from.
+
+    Parameters
+    ----------
+    pools : sequence of PagePool
+        One for each group of layers.
+    """
+
+    def __init__(self, pools: Row[PagePool]) -> None:
+        self.pools = list(pools)
+        self.living: weakref.WeakSet[Sequence] = weakref.WeakSet()
+        # Tables of sequences that nobody holds any more. A finalizer may come at any moment, so it
+        # takes no lock: what it leaves here is given back when pages are taken the next time.
+        self._orphans: deque[list[PageTable]] = deque()
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that one position takes, of all layers."""
+        return sum(pool.pages.bytes_per_token for pool in self.pools)
+
+    def new(self) -> "Sequence":
+        """Make an empty sequence."""
+        with BOOKS:
+            self.collect()
+            return self.enter(Sequence(self, [], [PageTable() for _ in self.pools]))
+
+    def collect(self) -> None:
+        """Give back the pages of sequences that nobody holds."""
+        while self._orphans:
+            for pool, table in zip(self.pools, self._orphans.popleft(), strict=True):
+                while len(table):
+                    pool.release(table.pop())
+
+    def recount(self) -> None:
+        """Count all users of pages anew: after an exception (Ctrl-C) in the middle of an entry."""
+        with BOOKS:
+            self._orphans.clear()
+            sequences = list(self.living)
+            for group, pool in enumerate(self.pools):
+                pool.recount(sequence.tables[group] for sequence in sequences)
+
+    def enter(self, sequence: "Sequence") -> "Sequence":
+        """Know a sequence as living, and its pages as to be given back when it is gone."""
+        self.living.add(sequence)
+        weakref.finalize(sequence, self._orphans.append, sequence.tables).atexit = False
+        return sequence
+
+
+class Sequence:
+    """Plain data; made by `SequenceStore.new` and `fork`.
+
+    A step of n tokens calls `reserve`, computes, and calls `commit`; whatever goes wrong in between
+    leaves the sequence as it was. One thread at a time.
+
+    Attributes
+    ----------
+    ids : list of int
+        The tokens whose keys and values are there: the one truth about the length.
+    tables : list of PageTable
+        Their pages, for each group of layers.
+    """
+
+    __slots__ = ("__weakref__", "_store", "ids", "tables")
+
+    def __init__(self, store: SequenceStore, ids: list[int], tables: list[PageTable]) -> None:
+        self._store = store
+        self.ids = ids
+        self.tables = tables
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its pages, those that it shares included."""
+        pools = self._store.pools
+        return sum(
+            len(table) * pool.pages.page_bytes
+            for pool, table in zip(pools, self.tables, strict=True)
+        )
+
+    def reserve(self, n: int) -> None:
+        """Have pages of its own for the next `n` positions.
+
+        Raises
+        ------
+        OutOfMemory
+            If there are none; nothing has changed but pages that were reserved before.
+        """
+        first = len(self.ids) // PAGE_SIZE  # the first entry that will be written
+        last = -(-(len(self.ids) + n) // PAGE_SIZE) if n else first
+        if all(self._is_ready(group, first, last) for group in range(len(self.tables))):
+            return
+        with BOOKS:
+            self._store.collect()
+            try:
+                for pool, table in zip(self._store.pools, self.tables, strict=True):
+                    for entry in range(first, min(last, len(table))):
+                        # An interrupt in between may lose a page, but never mixes two up.
+                        if pool.is_shared(old := table[entry]):
+                            table[entry] = pool.duplicate(old)
+                            pool.release(old)
+                    while len(table) < last:
+                        table.append(pool.take())
+            except BaseException:
+                self._store.recount()
+                self.settle()
+                raise
+
+    def _is_ready(self, group: int, first: int, last: int) -> bool:
+        pool, table = self._store.pools[group], self.tables[group]
+        return len(table) >= last and not any(
+            pool.is_shared(table[entry]) for entry in range(first, last)
+        )
+
+    def commit(self, ids: Row[int]) -> None:
+        """Count tokens in whose keys and values have been written."""
+        self.ids.extend(ids)
+
+    def settle(self) -> None:
+        """Give back pages that were reserved and not used."""
+        with BOOKS:
+            kept = -(-len(self.ids) // PAGE_SIZE)
+            for pool, table in zip(self._store.pools, self.tables, strict=True):
+                while len(table) > kept:
+                    pool.release(table.pop())
+
+    def truncate(self, length: int) -> None:
+        """Forget every token from position `length` on.
+
+        Raises
+        ------
+        ArgumentError
+            If `length` is out of range; nothing has changed.
+        """
+        if not 0 <= length <= len(self.ids):
+            raise ArgumentError(
+                f"length is {length}, but the sequence holds 0 to {len(self.ids)} positions"
+            )
+        with BOOKS:
+            # Before the pages go: an interrupt in between may keep a page, but frees none twice.
+            del self.ids[length:]
+            self.settle()
+
+    def fork(self) -> "Sequence":
+        """Make a sequence with the same tokens that goes its own way from here.
+
+        Both share all pages until one of them writes to the last.
+        """
+        with BOOKS:
+            self._store.collect()
+            self.settle()
+            tables = [table.copy() for table in self.tables]
+            try:
+                for pool, table in zip(self._store.pools, tables, strict=True):
+                    for entry in range(len(table)):
+                        pool.share(table[entry])
+                return self._store.enter(Sequence(self._store, self.ids.copy(), tables))
+            except BaseException:
+                self._store.recount()
+                raise
+
+    def release(self) -> None:
+        """Give all pages back: the sequence is empty afterwards."""
+        self.truncate(0)
+
+    def __repr__(self) -> str:
+        return f"<Sequence of {len(self.ids)} tokens>"
