@@ -31,11 +31,11 @@ from rml.errors import (
 
 if TYPE_CHECKING:
     from rml.basics import dequantize, info
+    from rml.engine.session import Session
     from rml.files import Checkpoint, Tensor, open_checkpoint
     from rml.generation.results import Completion, Delta, Timings, TokenLogprob, Usage
     from rml.generation.sampler import Sampler
     from rml.generation.scoring import Score
-    from rml.generation.session import Session
     from rml.generation.settings import SamplingSettings
     from rml.generation.stop import StopFilter
     from rml.generation.stream import Stream
@@ -91,7 +91,7 @@ _HOMES = {
     "rml.generation.results": ("Completion", "Delta", "Timings", "TokenLogprob", "Usage"),
     "rml.generation.sampler": ("Sampler",),
     "rml.generation.scoring": ("Score",),
-    "rml.generation.session": ("Session",),
+    "rml.engine.session": ("Session",),
     "rml.generation.settings": ("SamplingSettings",),
     "rml.generation.stop": ("StopFilter",),
     "rml.generation.stream": ("Stream",),

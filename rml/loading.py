@@ -7,19 +7,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rml.engine.context import (
+    checked_context,
+    context_within,
+    default_context,
+    default_kv_memory,
+)
+from rml.engine.engine import Engine
+from rml.engine.sessions import Sessions
 from rml.errors import ArgumentError
 from rml.files import Checkpoint, open_checkpoint
 from rml.files.locate import locate
 from rml.files.paths import is_folder
 from rml.generation.chat import ChatPrompts
-from rml.generation.context import checked_context, default_context
 from rml.generation.defaults import generation_defaults
-from rml.generation.ranges import checked, integer
 from rml.generation.request import canonical
-from rml.generation.session_pool import SessionPool
+from rml.llm.config import ModelConfig
 from rml.llm.decoder import DecoderLM
 from rml.memory_room import out_of_memory
 from rml.model import Model
+from rml.ranges import checked, integer
 from rml.tokenizers import Tokenizer, load_tokenizer
 from rml.tokenizers.end_tokens import within
 from rml.tokenizers.template_source import is_jinja
@@ -48,6 +55,7 @@ def load(
     n_ctx: int | None = None,
     n_batch: int = 512,
     kv_type: str = "f16",
+    kv_memory: int | None = None,
     chat_template: "str | os.PathLike[str] | ChatTemplate | None" = None,
     pre: str | None = None,
     **other_names: Any,  # noqa: ANN401 - checked as what they stand for
@@ -73,6 +81,9 @@ def load(
         Tokens of a prompt that are evaluated at a time: the grain of progress, and of Ctrl-C.
     kv_type : str
         How keys and values are stored: ``"f16"``, ``"f32"`` or ``"int8"``.
+    kv_memory : int, optional
+        Bytes that keys and values of all sequences together may take; by default three quarters of
+        the memory that there is. It is taken when it is used.
     chat_template : str, path-like or ChatTemplate, optional
         What to use instead of the model's template: the name of another one of the model's or of
         one that rml brings (``"chatml"``), a file, Jinja source, or a template.
@@ -112,6 +123,7 @@ def load(
         "n_ctx": n_ctx,
         "n_batch": n_batch,
         "kv_type": kv_type,
+        "kv_memory": kv_memory,
         "chat_template": chat_template,
         "pre": pre,
     }
@@ -145,18 +157,32 @@ def _open(path: Path, arguments: dict[str, Any]) -> Model:
 
 
 def _assemble(path: Path, checkpoint: Checkpoint, arguments: dict[str, Any]) -> Model:
-    decoder = DecoderLM(checkpoint, compute=arguments["compute"], n_threads=arguments["n_threads"])
-    tokenizer = _tokenizer(checkpoint, arguments["pre"])
+    config = ModelConfig.from_checkpoint(checkpoint)
     kv_type, n_batch, n_ctx = (arguments[name] for name in ("kv_type", "n_batch", "n_ctx"))
+    given = n_ctx is not None
+    if given:
+        n_ctx = checked_context(n_ctx, config, path, kv_type=kv_type, n_batch=n_batch)
+    decoder = DecoderLM(
+        checkpoint,
+        config=config,
+        compute=arguments["compute"],
+        n_threads=arguments["n_threads"],
+        n_ctx=n_ctx,
+    )
+    tokenizer = _tokenizer(checkpoint, arguments["pre"])
     if n_ctx is None:
         n_ctx = default_context(
-            decoder.config,
+            config,
             weights=sum(tensor.data.nbytes for tensor in checkpoint.tensors.values()),
             kv_type=kv_type,
             n_batch=n_batch,
         )
+    kv_memory = arguments["kv_memory"]
+    if kv_memory is None:
+        kv_memory = default_kv_memory(config, n_ctx=n_ctx, kv_type=kv_type)
     else:
-        n_ctx = checked_context(n_ctx, decoder.config, path, kv_type=kv_type, n_batch=n_batch)
+        kv_memory = checked("kv_memory", kv_memory, integer(1))
+        n_ctx = context_within(kv_memory, n_ctx, config, kv_type=kv_type, given=given)
     sampling = generation_defaults(checkpoint)
     prompts = ChatPrompts(tokenizer, arguments["chat_template"], str(path))
     if prompts.source is not None and is_jinja(prompts.source):
@@ -167,7 +193,12 @@ def _assemble(path: Path, checkpoint: Checkpoint, arguments: dict[str, Any]) -> 
         checkpoint,
         decoder,
         tokenizer,
-        sessions=SessionPool(decoder, checkpoint, n_ctx=n_ctx, kv_type=kv_type),
+        sessions=Sessions(
+            Engine(decoder, kv_memory=kv_memory, n_batch=n_batch),
+            checkpoint,
+            n_ctx=n_ctx,
+            kv_type=kv_type,
+        ),
         prompts=prompts,
         sampling=sampling,
         end_tokens=within(tokenizer.end_tokens, decoder.config.n_vocab, str(path)),

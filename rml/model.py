@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
+from rml.engine.session import Session
+from rml.engine.sessions import Sessions
 from rml.errors import ArgumentError, ClosedError
 from rml.files import Checkpoint
 from rml.generation.candidates import Floats
@@ -28,16 +30,15 @@ from rml.generation.prompts import (
     prompt_ids,
     text_prompt,
 )
-from rml.generation.ranges import boolean, checked, integer
 from rml.generation.request import DEFAULT_LENGTH, ChatOptions, GenerateOptions, Request
 from rml.generation.results import Completion
 from rml.generation.scoring import Score, score
-from rml.generation.session import Session
-from rml.generation.session_pool import SessionPool
 from rml.generation.settings import SamplingSettings
 from rml.generation.stream import Stream
 from rml.llm.decoder import DecoderLM
+from rml.llm.plan import Plan
 from rml.memory_room import out_of_memory
+from rml.ranges import boolean, checked, integer
 from rml.tokenizers import Tokenizer
 from rml.tokenizers.end_tokens import EndTokens
 
@@ -81,7 +82,7 @@ class Model:
         decoder: DecoderLM,
         tokenizer: Tokenizer,
         *,
-        sessions: SessionPool,
+        sessions: Sessions,
         prompts: ChatPrompts,
         sampling: SamplingSettings,
         end_tokens: EndTokens,
@@ -380,8 +381,8 @@ class Model:
         kv_type : str, optional
             How keys and values are stored; by default as given to `load`.
         n_sequences : int
-            How many sessions, this one and its forks, find room at their full length. It costs
-            memory only where it is used.
+            Without effect: sessions and forks share the memory of the model (`kv_memory` of
+            `rml.load`) and take what they need.
 
         Raises
         ------
@@ -390,6 +391,24 @@ class Model:
             limits of the process leave no room for the pages.
         """
         return self._sessions.open(n_ctx, kv_type, n_sequences)
+
+    def plan(self, n_tokens: int = 1) -> Plan:
+        """Return the operations of a step of `n_tokens`, to look at or to profile.
+
+        Of a step behind many tokens, see `Session.plan`.
+
+        Parameters
+        ----------
+        n_tokens : int
+            Tokens of the step, at most 512.
+
+        Examples
+        --------
+        >>> print(model.plan())  # doctest: +SKIP
+        >>> print(model.plan(64).profile())  # doctest: +SKIP
+        """
+        with self._sessions.lend() as session:
+            return session.plan(n_tokens)
 
     def load_session(
         self, path: str | os.PathLike[str], *, n_ctx: int | None = None, kv_type: str | None = None

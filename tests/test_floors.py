@@ -22,12 +22,13 @@ PACKAGE = Path(__file__).resolve().parent.parent / "rml"
 FLOORS = (
     ("errors",),
     ("rml",),  # the face: what is in it, and the names that it hands out below
-    ("memory_room",),
+    ("memory_room", "ranges"),
     ("_kernels",),
     ("basics", "limits", "selftest"),
     ("files",),
     ("tokenizers",),
     ("llm",),
+    ("engine",),
     ("generation",),
     ("model",),
     ("loading",),

@@ -13,8 +13,7 @@ import pytest
 
 import rml
 from rml import memory_room
-from rml.generation import session as sessions
-from rml.llm import kv_cache
+from rml.engine import pool
 from rml.memory_room import Room
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
@@ -29,9 +28,6 @@ def leave(monkeypatch):
     def set_room(n_bytes):
         room = Room(n_bytes, "a limit")
         monkeypatch.setattr(memory_room, "usable", lambda: room)
-        for module in (kv_cache, sessions):
-            name = "usable" if module is kv_cache else "available"
-            monkeypatch.setattr(module, name, lambda: room)
 
     return set_room
 
@@ -91,15 +87,16 @@ def test_a_context_that_nobody_asked_for_is_not_refused(leave):
 
 
 def test_a_session_that_outgrows_the_memory_keeps_its_tokens(leave, monkeypatch):
-    monkeypatch.setattr(kv_cache, "GRANTED_BYTES", 0)
+    monkeypatch.setattr(pool, "SLAB_BYTES", 16 * A_TOKEN)  # a page
+    monkeypatch.setattr(pool, "MOST_SLABS", 1 << 30)
     with rml.load(LLAMA, n_threads=1) as model, model.session() as session:
         expected = answer(model)
         ids = model.tokenizer.encode("once upon a time")
         session.forward(ids)
         leave(10)
-        with pytest.raises(rml.OutOfMemory, match="the KV cache") as e:
+        with pytest.raises(rml.OutOfMemory, match="keys and values: bytes needed: 2,048") as e:
             session.forward([1] * 40)
-        check(e.value, e.value.needed, 10)
+        assert (e.value.needed, e.value.available) == (16 * A_TOKEN, 10)
         assert session.tokens == ids
 
         pieces = []
@@ -171,14 +168,14 @@ def test_a_tensor_too_large_to_expand(numpy_refuses, tmp_path):
         ("rml.generation.stream.evaluate", lambda model: model.generate("a", max_tokens=2)),
         ("rml.model.score", lambda model: model.score("ab")),
         ("rml.model.embed", lambda model: model.embed("ab")),
-        ("rml.llm.decoder.DecoderLM.step", lambda model: model.generate("a", max_tokens=3)),
-        ("rml.generation.session.write_session", lambda model: model.session().save("x")),
-        ("rml.llm.kv_cache.PagePool.__init__", lambda model: model.session()),
+        ("rml.engine.engine.Engine.run", lambda model: model.generate("a", max_tokens=3)),
+        ("rml.engine.session.write_session", lambda model: model.session().save("x")),
+        ("rml.engine.sequence.SequenceStore.new", lambda model: model.session()),
         ("rml.tokenizers.tokenizer.as_text", lambda model: model.tokenizer.encode("a")),
         ("rml.loading.generation_defaults", lambda _: rml.load(LLAMA)),
         ("rml.files.checkpoint.read_gguf", lambda _: rml.open_checkpoint(LLAMA)),
         ("rml.tokenizers.tokenizer.gguf_parts", lambda _: rml.load_tokenizer(LLAMA)),
-        ("rml.generation.session_pool.read_session", lambda model: model.load_session("x")),
+        ("rml.engine.sessions.read_session", lambda model: model.load_session("x")),
     ],
 )
 def test_no_bare_memory_error_gets_out(monkeypatch, place, use):
@@ -239,7 +236,6 @@ with rml.load(path) as model:
     answer = model.generate("once upon", max_tokens=8, temperature=0).token_ids
     error = refused(lambda: model.session(n_ctx=20_000_000))
     model.session(n_ctx=error.largest_context // 2).close()
-    refused(lambda: model.session(n_ctx=model.n_ctx, n_sequences=200_000))
     with model.session(n_ctx=400_000) as session:
         session.forward([1, 2, 3])
         refused(lambda: session.forward([1] * 390_000, all_logits=True))
@@ -252,7 +248,7 @@ with rml.load(path) as model:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     name = {"RLIMIT_AS": "ulimit -v", "RLIMIT_DATA": "ulimit -d"}[limit]
-    assert len(lines) == 4
+    assert len(lines) == 3
     for line in lines:
         assert re.match(rf"True \d+ not enough memory for .*of this process, {name}\)", line)
 
@@ -269,7 +265,7 @@ def test_a_plain_load_takes_what_a_limit_leaves(tmp_path):
     code = f"""
 with rml.load({str(tmp_path / "hf")!r}) as model:
     print(model.n_ctx)
-    with model.session() as one:  # beside it, the one that `generate` borrows
+    with model.session() as one:  # beside it, the one that `generate` opens
         one.forward([1, 2])
         print(len(model.generate("once upon", max_tokens=4, temperature=0).token_ids))
 """

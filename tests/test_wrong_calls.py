@@ -9,6 +9,7 @@ import pytest
 
 import rml
 from rml import ArgumentError, RmlError
+from rml.engine.sessions import open_session
 from rml.llm.decoder import DecoderLM
 
 LLAMA = Path(__file__).resolve().parent / "fixtures" / "llama" / "model.gguf"
@@ -359,11 +360,11 @@ def test_templates_checkpoints_and_decoders_pickle_as_what_they_were_made_of():
         )
         decoder = DecoderLM(checkpoint, n_threads=1)
         assert len(pickle.dumps(decoder)) < 10_000  # no weights
-        logits = decoder.forward([5, 6], decoder.new_cache(16))
+        logits = open_session(decoder, 16).forward([5, 6])
         again = pickle.loads(pickle.dumps(decoder))
-        np.testing.assert_array_equal(again.forward([5, 6], again.new_cache(16)), logits)
+        np.testing.assert_array_equal(open_session(again, 16).forward([5, 6]), logits)
         with pytest.raises(ArgumentError, match="a Plan is neither pickled"):
-            pickle.dumps(decoder.plan(decoder.new_cache(16)))
+            pickle.dumps(open_session(decoder, 16).plan())
     for opened, view in twins:  # on their own feet
         np.testing.assert_array_equal(view.numpy(), opened.tensors[view.name].numpy())
         opened.close()

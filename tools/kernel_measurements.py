@@ -18,6 +18,7 @@ from rml import _kernels
 from rml._kernels.pages import KV_TYPES, PAGE_SIZE, Pages, PageTable
 from rml._kernels.step import Step
 from rml._kernels.threads import resolve_threads
+from rml.engine.sessions import open_session
 from rml.limits import Limits, cache_bytes, measure
 from rml.llm.decoder import DecoderLM
 from rml.llm.plan import Plan
@@ -350,14 +351,15 @@ def best_step(settings: Settings, decoder: DecoderLM, limits: Limits) -> tuple[f
     """Time a step as a whole and by operations, in turn; return the best of both."""
     out = np.empty(decoder.config.n_vocab, np.float32)
     runs, walls = [], []
-    with decoder.new_cache(settings.depth + 1) as cache:
-        decoder.forward([1] * settings.depth, cache, out=out)
+    with open_session(decoder, settings.depth + 1) as session:
+        session.forward([1] * settings.depth, out=out)
+        plan = session.plan()
         for _ in range(5 * settings.repeats):
             start = time.perf_counter()
-            decoder.forward([1], cache, out=out)
+            session.step(1)
             walls.append(time.perf_counter() - start)
-            cache.truncate(settings.depth)
-            runs.append(decoder.plan(cache).profile(1, limits))
+            session.truncate(settings.depth)
+            runs.append(plan.profile(1, limits))
     return min(walls), min(runs, key=lambda run: run.seconds)
 
 

@@ -35,35 +35,36 @@ class DecoderStep:
             write_model(Path(f"{format_name}.gguf"), format_name, **SHAPE)
 
     def setup(self, format_name, compute, threads):
+        from rml.engine.sessions import open_session
         from rml.files import open_checkpoint
         from rml.llm.decoder import DecoderLM
 
         self.checkpoint = open_checkpoint(Path(f"{format_name}.gguf"))
         n_threads = n_threads_of(threads)
         self.decoder = DecoderLM(self.checkpoint, compute=compute, n_threads=n_threads)
-        self.cache = self.decoder.new_cache(2 * CONTEXT)
+        self.session = open_session(self.decoder, 2 * CONTEXT)
         self.prompt = np.random.default_rng(0).integers(0, SHAPE["n_vocab"], CONTEXT)
         self.out = np.empty(SHAPE["n_vocab"], np.float32)
         self.prefill()
         self.decode()
-        self.cache.truncate(CONTEXT - 1)
-        by_step = self.decoder.forward(self.prompt[-1:], self.cache).copy()
-        self.cache.truncate(0)
-        whole = self.decoder.forward(self.prompt, self.cache)
+        self.session.truncate(CONTEXT - 1)
+        by_step = self.session.forward(self.prompt[-1:]).copy()
+        self.session.truncate(0)
+        whole = self.session.forward(self.prompt)
         if not np.isfinite(whole).all() or not np.array_equal(by_step, whole):
             raise AssertionError("a prompt at once and token by token do not give the same bits")
 
     def teardown(self, *params):
-        self.cache = self.decoder = None
+        self.session = self.decoder = None
         self.checkpoint.close()
 
     def prefill(self):
-        self.cache.truncate(0)
-        self.decoder.forward(self.prompt, self.cache, out=self.out)
+        self.session.truncate(0)
+        self.session.forward(self.prompt, out=self.out)
 
     def decode(self):
-        self.cache.truncate(CONTEXT)
-        self.decoder.forward([1], self.cache, out=self.out)
+        self.session.truncate(CONTEXT)
+        self.session.forward([1], out=self.out)
 
     def time_decode(self, *params):
         self.decode()

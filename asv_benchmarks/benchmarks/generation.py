@@ -45,37 +45,36 @@ class Sampling:
         self.sampler.sample(self.logits)
 
 
-class _Cache:
-    """Counts positions."""
+class _Evaluator:
+    """Takes no time: every step gives the same logits."""
 
-    def __init__(self, n_ctx):
-        self.n_ctx, self.size, self.nbytes = n_ctx, 0, 0
+    def __init__(self, logits):
+        from rml import _kernels
+
         self.abort = np.zeros(1, np.int32)
+        self.logits = logits[None]
+        self.step = _kernels.Step(512)
 
-    def truncate(self, n):
-        self.size = n
+    def begin(self, n_rows):
+        self.step.clear()
+        return self.step
 
-    def close(self):
+    def run(self):
         pass
 
 
 class _Decoder:
-    """Takes no time: every step gives the same logits."""
+    """What stands for a model."""
 
     def __init__(self, n_vocab):
+        from rml.llm.layers import LayerGroup
+
         self.config = SimpleNamespace(n_vocab=n_vocab, d_model=8)
+        self.groups = (LayerGroup((0,), 1, 2),)
         self.logits = logits_of(n_vocab)
 
-    def new_cache(self, n_ctx, kv_type, n_sequences=1):
-        return _Cache(n_ctx)
-
-    def forward(self, ids, cache, all_logits=False, out=None):
-        cache.size += len(ids)
-        return self.logits
-
-    def step(self, token, cache):
-        cache.size += 1
-        return self.logits
+    def evaluator(self, pages):
+        return _Evaluator(self.logits)
 
 
 class Overhead:
@@ -85,15 +84,15 @@ class Overhead:
     param_names = ["settings"]
 
     def setup(self, settings):
+        from rml.engine.engine import Engine
+        from rml.engine.sessions import Sessions
         from rml.generation.prompts import Prompt
         from rml.generation.request import Request
-        from rml.generation.session_pool import SessionPool
         from rml.generation.settings import SamplingSettings
         from rml.generation.stream import Stream
 
-        pool = SessionPool(
-            _Decoder(32_000), SimpleNamespace(path="none"), n_ctx=4096, kv_type="f16"
-        )
+        engine = Engine(_Decoder(32_000), kv_memory=1 << 24)
+        pool = Sessions(engine, SimpleNamespace(path="none"), n_ctx=4096, kv_type="f16")
         tokenizer = SimpleNamespace(
             n_vocab=32_000,
             token_bytes=lambda token: b"x",

@@ -156,9 +156,12 @@ cdef class Attend(Op):
             raise MemoryError("no memory for the sequences of a step")
         self.scratch = scratch if scratch is not None else Scratch()
         a.scratch = &self.scratch.base
-        self.args = a
+        self.args, self.moves = a, True
         self.add_stage(attend_parts, 0)
         self.add_stage(attend_merge, 0)
+
+    cdef int resize(self, Py_ssize_t n) except -1:
+        return 0  # the step says all
 
     cdef int prepare(self, int n_threads) except -1:
         cdef rml_attention *a = &self.a

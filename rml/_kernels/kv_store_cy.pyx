@@ -61,8 +61,11 @@ cdef class StoreKV(Op):
         self.n_rows = k.shape[0]
         self.a = StoreKVArgs(_f32(k), _f32(v), _kv(pages, layer), _step(step, pages.group),
                              pages.n_kv_heads)
-        self.args = &self.a
+        self.args, self.moves = &self.a, True
         self.add_stage(store_heads, 0)
+
+    cdef int resize(self, Py_ssize_t n) except -1:
+        return 0  # the step says all
 
     cdef int prepare(self, int n_threads) except -1:
         cdef Py_ssize_t n = self.a.step.counts[RML_N_ROWS]

@@ -1,6 +1,6 @@
 """Storing keys and values in the pages of a cache, the definition.
 
-The layout of a page suits `attend` and is known to these two kernels and to `rml.llm.kv_cache`
+The layout of a page suits `attend` and is known to these two kernels
 alone. Position p of a sequence lives in page ``page_table[p // 16]``, slot ``p % 16``. Within a
 page, a layer and a kv head, keys are stored dimension by dimension, so that one vector holds the
 same dimension of sixteen keys; values are stored position by position.

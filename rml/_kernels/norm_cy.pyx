@@ -31,6 +31,7 @@ cdef class RmsNorm(Op):
         self.a = RmsNormArgs(_f32(x), NULL, _f32(weight), _f32(out), x.shape[1], eps)
         if rows is not None:
             self.a.rows = <const int32_t *>cnp.PyArray_DATA(rows)
+            self.moves = True
         self.args = &self.a
         self.add_stage(rms_norm_rows, out.shape[0])
 

@@ -93,6 +93,9 @@ cdef class Op:
     cdef object owners
     # Scratch memory: `shared` bytes for all threads, then `per_thread` bytes for each.
     cdef Scratch scratch
+    # Whether items and memory depend on more than the number of rows, and `prepare` is to be asked
+    # before every run.
+    cdef bint moves
     cdef Py_ssize_t scratch_shared
     cdef Py_ssize_t scratch_per_thread
 

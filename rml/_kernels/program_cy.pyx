@@ -52,6 +52,8 @@ cdef struct ProgramRecord:
 cdef struct Count:
     const int64_t *now    # or NULL: what the arrays hold
     Py_ssize_t each       # rows for each that is counted
+    int64_t last          # how many there were when the stages were listed
+    int record            # the operation's first stage
 
 cdef struct ProgramState:
     ProgramRecord *records
@@ -112,6 +114,8 @@ cdef class Program:
     """
 
     cdef list ops, counts
+    cdef list moving          # operations that move, and their places
+    cdef bint laid_out
     cdef object abort
     cdef ProgramState state
     cdef Count *count         # of every operation
@@ -129,7 +133,7 @@ cdef class Program:
         if self.state.records == NULL or self.state.progress == NULL or self.count == NULL:
             raise MemoryError("no memory for the records of a program")
         for k, counted in enumerate(self.counts):
-            self.count[k] = Count(NULL, 0)
+            self.count[k] = Count(NULL, 0, 0, 0)
             if counted is not None:
                 array, at, each = counted
                 checks.array("counts", array, (None,), "int64")
@@ -149,10 +153,15 @@ cdef class Program:
         cdef Op op
         cdef int n = 0, k = 0, s, i
         cdef ProgramRecord *records = self.state.records
+        self.moving = []
         for op in self.ops:
             if self.count[k].now != NULL:
-                op.resize(self.count[k].now[0] * self.count[k].each)
+                self.count[k].last = self.count[k].now[0]
+                op.resize(self.count[k].last * self.count[k].each)
             op.prepare(self.n_threads)
+            self.count[k].record = n
+            if op.moves:
+                self.moving.append((op, k))
             for s in range(op.n_stages):
                 records[n] = ProgramRecord(
                     op.stages[s].body, op.args, op.stages[s].items, k, s == op.n_stages - 1, 1)
@@ -162,7 +171,31 @@ cdef class Program:
             if records[i].items <= 1 and records[i + 1].items <= 1 and records[i + 1].chain < MAX_CHAIN:
                 records[i].chain = records[i + 1].chain + 1
         self.state.n_records = n
+        self.laid_out = True
         return 0
+
+    cdef bint is_as_before(self) except -1:
+        """Whether the list needs no other change than the items of what moves, which are noted.
+
+        After a run the caches hold weights, so looking at every operation would cost as much as
+        some of them do.
+        """
+        cdef Op op
+        cdef int k, s
+        cdef ProgramRecord *record
+        if not self.laid_out:
+            return False
+        for k in range(len(self.ops)):
+            if self.count[k].now != NULL and self.count[k].now[0] != self.count[k].last:
+                return False
+        for op, k in self.moving:
+            op.prepare(self.n_threads)
+            for s in range(op.n_stages):
+                record = &self.state.records[self.count[k].record + s]
+                if (record.items <= 1) != (op.stages[s].items <= 1):
+                    return False  # the chains are others
+                record.body, record.items = op.stages[s].body, op.stages[s].items
+        return True
 
     def run(self, seconds=None):
         """Run all operations; return whether they all ran (False after an abort).
@@ -178,7 +211,8 @@ cdef class Program:
         if seconds is not None:
             checks.array("seconds", seconds, (len(self.ops),), "float64", writable=True)
             state.seconds = <double *>cnp.PyArray_DATA(seconds)
-        self.lay_out()
+        if not self.is_as_before():
+            self.lay_out()
         memset(state.progress, 0, state.n_records * sizeof(rml_progress))
         state.clock = rml_clock()
         if n == 1:

@@ -13,7 +13,7 @@ from rml.cli.console import bytes_text, print_json, table
 from rml.cli.models import locate
 from rml.cli.options import options
 from rml.cli.parsing import Command
-from rml.generation.context import fitting_context
+from rml.engine.context import fitting_context
 from rml.llm.config import ModelConfig
 from rml.llm.memory import MemoryBill
 

@@ -8,14 +8,15 @@ lowest first, and given back when nobody uses any of their pages.
 import heapq
 from collections.abc import Iterable
 
-from rml._kernels.pages import PAGE_SIZE, PageTable, Pages
+from rml._kernels.pages import PAGE_SIZE, Pages, PageTable
 from rml.errors import OutOfMemory
 from rml.memory_room import available, no_room, out_of_memory
 
 __all__ = ["PagePool"]
 
-# Bytes of a slab, about: many pages, so that slabs are few; little beside any model.
+# Bytes of a slab, about: little beside any model, but not so little that slabs would be many.
 SLAB_BYTES = 1 << 24
+MOST_SLABS = 1 << 12
 KEPT_EMPTY = 1  # slabs that are not given back at once
 
 
@@ -63,7 +64,8 @@ class PagePool:
         n_pages = min(budget // page_bytes, (1 << 31) - 1)
         if n_pages < 1:
             raise no_room("a page of keys and values", page_bytes, largest_context=0)
-        slab_pages = 1 << max(0, min(SLAB_BYTES // page_bytes, n_pages).bit_length() - 1)
+        slab_bytes = max(SLAB_BYTES, n_pages * page_bytes // MOST_SLABS)
+        slab_pages = 1 << max(0, min(slab_bytes // page_bytes, n_pages).bit_length() - 1)
         self.pages = Pages(*sizes, n_pages=n_pages, slab_pages=slab_pages, group=group)
         self.budget = budget
         self._users: dict[int, int] = {}

@@ -8,6 +8,7 @@ from rml._kernels.pages import PAGE_SIZE, PageTable
 from rml.engine.books import BOOKS
 from rml.engine.pool import PagePool
 from rml.errors import ArgumentError
+from rml.llm.evaluator import Evaluator
 
 __all__ = ["Sequence", "SequenceStore"]
 
@@ -19,10 +20,13 @@ class SequenceStore:
     ----------
     pools : sequence of PagePool
         One for each group of layers.
+    evaluator : Evaluator
+        What computes them.
     """
 
-    def __init__(self, pools: Row[PagePool]) -> None:
+    def __init__(self, pools: Row[PagePool], evaluator: Evaluator) -> None:
         self.pools = list(pools)
+        self.evaluator = evaluator
         self.living: weakref.WeakSet[Sequence] = weakref.WeakSet()
         # Tables of sequences that nobody holds any more. A finalizer may come at any moment, so it
         # takes no lock: what it leaves here is given back when pages are taken the next time.
@@ -69,18 +73,24 @@ class Sequence:
 
     Attributes
     ----------
+    store : SequenceStore
+        All sequences of its kind.
     ids : list of int
         The tokens whose keys and values are there: the one truth about the length.
     tables : list of PageTable
         Their pages, for each group of layers.
+    busy : bool
+        A step is writing to the pages. They are then kept, whatever is forgotten meanwhile, until
+        the engine calls `settle` after the step.
     """
 
-    __slots__ = ("__weakref__", "_store", "ids", "tables")
+    __slots__ = ("__weakref__", "busy", "ids", "store", "tables")
 
     def __init__(self, store: SequenceStore, ids: list[int], tables: list[PageTable]) -> None:
-        self._store = store
+        self.store = store
         self.ids = ids
         self.tables = tables
+        self.busy = False
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -88,7 +98,7 @@ class Sequence:
     @property
     def nbytes(self) -> int:
         """Bytes of its pages, those that it shares included."""
-        pools = self._store.pools
+        pools = self.store.pools
         return sum(
             len(table) * pool.pages.page_bytes
             for pool, table in zip(pools, self.tables, strict=True)
@@ -104,12 +114,12 @@ class Sequence:
         """
         first = len(self.ids) // PAGE_SIZE  # the first entry that will be written
         last = -(-(len(self.ids) + n) // PAGE_SIZE) if n else first
-        if all(self._is_ready(group, first, last) for group in range(len(self.tables))):
+        if self._has_own(first, last):
             return
         with BOOKS:
-            self._store.collect()
+            self.store.collect()
             try:
-                for pool, table in zip(self._store.pools, self.tables, strict=True):
+                for pool, table in zip(self.store.pools, self.tables, strict=True):
                     for entry in range(first, min(last, len(table))):
                         # An interrupt in between may lose a page, but never mixes two up.
                         if pool.is_shared(old := table[entry]):
@@ -118,15 +128,19 @@ class Sequence:
                     while len(table) < last:
                         table.append(pool.take())
             except BaseException:
-                self._store.recount()
+                self.store.recount()
                 self.settle()
                 raise
 
-    def _is_ready(self, group: int, first: int, last: int) -> bool:
-        pool, table = self._store.pools[group], self.tables[group]
-        return len(table) >= last and not any(
-            pool.is_shared(table[entry]) for entry in range(first, last)
-        )
+    def _has_own(self, first: int, last: int) -> bool:
+        """Whether it has the pages of these entries to itself, as for most tokens it has."""
+        for pool, table in zip(self.store.pools, self.tables, strict=True):
+            if table.size < last:
+                return False
+            for entry in range(first, last):
+                if pool.is_shared(table[entry]):
+                    return False
+        return True
 
     def commit(self, ids: Row[int]) -> None:
         """Count tokens in whose keys and values have been written."""
@@ -135,8 +149,10 @@ class Sequence:
     def settle(self) -> None:
         """Give back pages that were reserved and not used."""
         with BOOKS:
+            if self.busy:
+                return
             kept = -(-len(self.ids) // PAGE_SIZE)
-            for pool, table in zip(self._store.pools, self.tables, strict=True):
+            for pool, table in zip(self.store.pools, self.tables, strict=True):
                 while len(table) > kept:
                     pool.release(table.pop())
 
@@ -163,16 +179,16 @@ class Sequence:
         Both share all pages until one of them writes to the last.
         """
         with BOOKS:
-            self._store.collect()
+            self.store.collect()
             self.settle()
             tables = [table.copy() for table in self.tables]
             try:
-                for pool, table in zip(self._store.pools, tables, strict=True):
+                for pool, table in zip(self.store.pools, tables, strict=True):
                     for entry in range(len(table)):
                         pool.share(table[entry])
-                return self._store.enter(Sequence(self._store, self.ids.copy(), tables))
+                return self.store.enter(Sequence(self.store, self.ids.copy(), tables))
             except BaseException:
-                self._store.recount()
+                self.store.recount()
                 raise
 
     def release(self) -> None:

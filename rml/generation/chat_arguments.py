@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from rml.errors import ArgumentError
-from rml.generation.ranges import listed
+from rml.ranges import listed
 
 if TYPE_CHECKING:
     from rml.tokenizers import ChatTemplate

@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rml._kernels.ieee import ieee
+from rml.engine.session import Session
+from rml.engine.sessions import Sessions
 from rml.errors import ArgumentError, ContextOverflow, NumericError
 from rml.generation.candidates import Floats
-from rml.generation.ranges import boolean, checked
-from rml.generation.session import Session
-from rml.generation.session_pool import SessionPool
+from rml.ranges import boolean, checked
 
 __all__ = ["POOLINGS", "Pooling", "embed"]
 
@@ -20,7 +20,7 @@ Wide = npt.NDArray[np.float64]
 
 
 def embed(
-    sessions: SessionPool,
+    sessions: Sessions,
     prompts: list[list[int]],
     *,
     pooling: Pooling,
@@ -31,7 +31,7 @@ def embed(
 
     Parameters
     ----------
-    sessions : SessionPool
+    sessions : Sessions
         Lends a session for each text.
     prompts : list of list of int
         The tokens of each, at least one.

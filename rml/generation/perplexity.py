@@ -13,9 +13,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rml.engine.session import Session
 from rml.errors import ArgumentError
 from rml.generation.logprobs import exp, rows_at_once, token_logprob
-from rml.generation.session import Session
 
 __all__ = ["Perplexity", "perplexity"]
 

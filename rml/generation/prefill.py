@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rml.engine.session import Session
 from rml.errors import Cancelled
 from rml.generation.candidates import Floats
 from rml.generation.logprobs import TokenLogprob, logprobs_of, rows_at_once
 from rml.generation.request import Progress
-from rml.generation.session import Session
 
 __all__ = ["Evaluated", "evaluate"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rml.errors import ArgumentError
-from rml.generation.ranges import listed, token_ids
+from rml.ranges import listed, token_ids
 from rml.tokenizers import Tokenizer
 
 __all__ = [

@@ -13,11 +13,11 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 
+from rml.engine.session import Session
 from rml.errors import ArgumentError
-from rml.generation.ranges import Check, boolean, checked, integer, texts, token_ids
 from rml.generation.sampler import LogitsProcessor, Mask
-from rml.generation.session import Session
 from rml.generation.settings import SamplingSettings
+from rml.ranges import Check, boolean, checked, integer, texts, token_ids
 
 __all__ = [
     "ALIASES",

@@ -26,8 +26,8 @@ from rml.generation import sampling
 from rml.generation.candidates import Candidates, Floats, first_of_largest, no_numbers
 from rml.generation.chance import Draw, chance
 from rml.generation.penalties import PhraseLog, Window, penalize, phrase_penalties, subtract
-from rml.generation.ranges import checked, integer
 from rml.generation.settings import SamplingSettings
+from rml.ranges import checked, integer
 
 __all__ = ["STAGES", "LogitsProcessor", "Mask", "Sampler"]
 

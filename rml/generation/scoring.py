@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass
 
+from rml.engine.session import Session
 from rml.errors import ArgumentError, ContextOverflow
 from rml.generation.logprobs import TokenLogprob, exp, logprobs_of, rows_at_once
-from rml.generation.session import Session
 
 __all__ = ["Score", "score"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rml.errors import ArgumentError, CheckpointError
-from rml.generation.ranges import Check, biases, integer, listed, number, texts, token_ids
+from rml.ranges import Check, biases, integer, listed, number, texts, token_ids
 
 __all__ = [
     "GREEDY_BELOW",

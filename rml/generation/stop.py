@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from rml.errors import ArgumentError
-from rml.generation.ranges import texts
+from rml.ranges import texts
 
 __all__ = ["StopFilter"]
 

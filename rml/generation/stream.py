@@ -22,6 +22,8 @@ from collections.abc import AsyncIterator, Collection, Generator, Iterator
 from types import TracebackType
 from typing import NoReturn, Self
 
+from rml.engine.session import Session
+from rml.engine.sessions import Sessions
 from rml.errors import ArgumentError, Cancelled, ContextOverflow, RmlError
 from rml.generation.candidates import Floats
 from rml.generation.logprobs import token_logprob
@@ -30,8 +32,6 @@ from rml.generation.prompts import Prompt
 from rml.generation.request import Request
 from rml.generation.results import Completion, Delta, FinishReason, Timings, TokenLogprob, Usage
 from rml.generation.sampler import Sampler
-from rml.generation.session import Session
-from rml.generation.session_pool import SessionPool
 from rml.generation.stop import StopFilter
 from rml.memory_room import out_of_memory
 from rml.tokenizers import Tokenizer
@@ -53,8 +53,8 @@ class Stream:
         What to generate.
     tokenizer : Tokenizer
         Makes text of tokens.
-    sessions : SessionPool
-        Lends a session while the stream runs, unless the request brings its own.
+    sessions : Sessions
+        Opens a session while the stream runs, unless the request brings its own.
     stop_ids : collection of int
         Ids that end the text, unless `request` ignores them.
     n_batch : int
@@ -87,7 +87,7 @@ class Stream:
         request: Request,
         tokenizer: Tokenizer,
         *,
-        sessions: SessionPool,
+        sessions: Sessions,
         stop_ids: Collection[int],
         n_batch: int,
         evaluated: Evaluated | None = None,
@@ -137,7 +137,7 @@ class Stream:
         self._stop_reason: str | int | None = None
         self._seconds = self._prefill_seconds = self._sampling_seconds = 0.0
         self._ended_at = 0
-        self._cancelled = self._ended = self._in_order = False
+        self._cancelled = self._ended = False
         self._ending = threading.RLock()  # a signal handler may cancel within these few lines
         self._step = threading.RLock()
         self._pieces = self._lifecycle()
@@ -202,10 +202,8 @@ class Stream:
             state = inspect.getgeneratorstate(self._pieces)
             if state == inspect.GEN_RUNNING:  # called from `progress`: to cancel is enough
                 return
-            if state != inspect.GEN_CLOSED:
-                self._in_order = True  # it waits between two tokens
-                if self._finish_reason is None:
-                    self._finish("cancelled")
+            if state != inspect.GEN_CLOSED and self._finish_reason is None:
+                self._finish("cancelled")
             self._pieces.close()
             self._give_back()
 
@@ -271,13 +269,12 @@ class Stream:
                     if self._request.echo and (text := self._prompt_text()):
                         yield self._delta(text)
                     yield from self._stream(self._decode(session, logits))
-            self._in_order = True
         finally:
             self._give_back()
 
     def _begin(self) -> Session:
         with self._ending:
-            self._session = self._request.session or self._sessions.borrow()
+            self._session = self._request.session or self._sessions.open()
             return self._session
 
     def _prefill(self, session: Session) -> Floats | None:
@@ -330,7 +327,10 @@ class Stream:
             ids.append(token)
             yield token
             if len(ids) < self._limit and not self._cancelled:
-                if session.position != len(self.prompt_token_ids) + len(ids) - 1:
+                if (
+                    not session.closed
+                    and session.position != len(self.prompt_token_ids) + len(ids) - 1
+                ):
                     raise ArgumentError("the session was used for something else meanwhile")
                 try:
                     logits = session.step(token)
@@ -366,16 +366,12 @@ class Stream:
         self._ended_at = int(time.time())
 
     def _give_back(self) -> None:
-        """Leave the session: usable, and to others if it was borrowed."""
+        """Leave the session usable, or close it if it was opened for this stream alone."""
         with self._ending:
             self._ended = True
             session, self._session = self._session, None
             if session is None:
                 return
             session.uncancel()
-        if session is self._request.session:
-            return
-        if not self._in_order:  # an error, an interrupt, or the garbage collector at work
+        if session is not self._request.session:
             session.close()
-        else:
-            self._sessions.give_back(session)

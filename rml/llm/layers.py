@@ -8,7 +8,7 @@ import numpy.typing as npt
 from rml.llm.config import ModelConfig
 from rml.llm.weight_source import WeightMatrix, WeightSource
 
-__all__ = ["Experts", "FeedForward", "Layer", "load_layer"]
+__all__ = ["Experts", "FeedForward", "Layer", "LayerGroup", "layer_groups", "load_layer"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -48,6 +48,28 @@ class Layer:
     ffn_norm: F32
     ffn: FeedForward | Experts
     post_ffn_norm: F32 | None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """Layers that keep keys and values of the same sizes, and so share pages.
+
+    Attributes
+    ----------
+    layers : tuple of int
+        Their numbers.
+    n_kv_heads, head_dim : int
+        What each keeps of a position.
+    """
+
+    layers: tuple[int, ...]
+    n_kv_heads: int
+    head_dim: int
+
+
+def layer_groups(c: ModelConfig) -> tuple[LayerGroup, ...]:
+    """Sort the layers by what they keep."""
+    return (LayerGroup(tuple(range(c.n_layers)), c.n_kv_heads, c.head_dim),)
 
 
 def load_layer(weights: WeightSource, c: ModelConfig, i: int) -> Layer:

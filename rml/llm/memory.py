@@ -11,7 +11,7 @@ import numpy as np
 from rml._kernels.pages import KV_TYPES, PAGE_SIZE, scale_group
 from rml.errors import ArgumentError
 from rml.llm.config import ModelConfig
-from rml.llm.workspace import MAX_TOKENS
+from rml.llm.workspace import MAX_ROWS
 
 __all__ = ["MemoryBill", "kv_bytes_per_token", "largest_context", "scratch_bytes"]
 
@@ -40,13 +40,13 @@ class MemoryBill:
     ) -> "MemoryBill":
         """Add up the bill of a context of `n_ctx` positions, filled `n_batch` tokens at a time.
 
-        A step has no more than `MAX_TOKENS` tokens, however large a batch is.
+        A step has no more than `MAX_ROWS` tokens, however large a batch is.
         """
         positions = (n_ctx + PAGE_SIZE - 1) // PAGE_SIZE * PAGE_SIZE
         return cls(
             weights=weights,
             kv_cache=positions * kv_bytes_per_token(config, kv_type),
-            scratch=scratch_bytes(config, min(n_batch, n_ctx, MAX_TOKENS)),
+            scratch=scratch_bytes(config, min(n_batch, n_ctx, MAX_ROWS)),
         )
 
     @property

@@ -26,14 +26,14 @@ from rml.limits import Limits
 from rml.llm.operation import Operation
 from rml.llm.profile import Profile, Timing
 
-__all__ = ["Aborted", "Plan"]
+__all__ = ["RUNNING", "Aborted", "Plan"]
 
 # One computation at a time in a process: two teams of threads on the same processors are slower
 # than one after the other. Held for one step or one part of a prompt.
-_engine = threading.RLock()
+RUNNING = threading.RLock()
 # A fork waits for the step under way in another thread: a child could never end it.
 os.register_at_fork(
-    before=_engine.acquire, after_in_parent=_engine.release, after_in_child=_engine.release
+    before=RUNNING.acquire, after_in_parent=RUNNING.release, after_in_child=RUNNING.release
 )
 
 
@@ -66,6 +66,7 @@ class Plan:
         self.operations: list[Operation] = []
         self.checks = list(checks)
         self.abort = np.zeros(1, np.int32) if abort is None else abort
+        self.kept_alive: object = None  # what the arrays of the records stand for
         self._program: Any = None
 
     def record(self, kernel: str, label: str, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
@@ -81,7 +82,7 @@ class Plan:
         bool
             False if `abort` was set and the run ended early.
         """
-        with _engine:
+        with RUNNING:
             self._check()
             if _kernels.TWINS is None:
                 return self._run_definitions()
@@ -138,7 +139,7 @@ class Plan:
         if repeats < 1:
             raise ArgumentError(f"repeats is {repeats}, but at least 1 is needed")
         best, seconds = float("inf"), np.zeros(len(self))
-        with _engine:
+        with RUNNING:
             self._check()
             run = self._timed_run()
             for _ in range(repeats):

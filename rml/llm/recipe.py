@@ -15,6 +15,7 @@ Shapes: T rows of a step, D model width, H query heads, G key heads, W head widt
 feed-forward network, V vocabulary, E experts, of which a token uses k.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -25,8 +26,7 @@ from rml._kernels.pages import Pages
 from rml.errors import UnsupportedModel
 from rml.files import Checkpoint
 from rml.llm.config import ModelConfig
-from rml.llm.kv_cache import KVCache
-from rml.llm.layers import Experts, Layer, load_layer
+from rml.llm.layers import Experts, Layer, layer_groups, load_layer
 from rml.llm.operation import Counted
 from rml.llm.plan import Plan
 from rml.llm.rope import Rope
@@ -51,6 +51,13 @@ class Recipe:
         How quantized weights are multiplied: ``"int8x2"``, ``"int8"`` or ``"f32"``.
     n_threads : int
         Threads of every plan.
+    n_ctx : int, optional
+        Context that rotary tables are made for, where they depend on it; the model's if not given.
+
+    Attributes
+    ----------
+    groups : tuple of LayerGroup
+        Layers whose keys and values lie in the same pages.
 
     Raises
     ------
@@ -61,7 +68,13 @@ class Recipe:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, config: ModelConfig, *, compute: str, n_threads: int
+        self,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        *,
+        compute: str,
+        n_threads: int,
+        n_ctx: int | None = None,
     ) -> None:
         c = config
         if c.n_experts and c.sandwich_norms:
@@ -79,39 +92,40 @@ class Recipe:
         )
         self.output_norm = weights.vector("output_norm.weight", c.d_model)
         self.layers = [load_layer(weights, c, i) for i in range(c.n_layers)]
+        self.ropes = c.ropes(n_ctx)
+        self.groups = layer_groups(c)
 
-    def step(self, w: Workspace, cache: KVCache) -> Plan:
+    def step(self, w: Workspace, pages: Sequence[Pages], abort: npt.NDArray[np.int32]) -> Plan:
         """All layers for the rows of the workspace's step, and the head for its outputs.
 
         Parameters
         ----------
         w : Workspace
             Where every intermediate result is.
-        cache : KVCache
-            Whose pages get the rows' keys and values.
+        pages : sequence of Pages
+            Get the rows' keys and values, one for each of the `groups`.
+        abort : (1,) int32
+            See `Plan`.
         """
         c = self.config
-        windows = [c.window(i) or 0 for i in range(c.n_layers)]
-        widest = 0 if 0 in windows else max(windows)
-        plan = Plan(
-            self.n_threads,
-            cache.abort,
-            checks=(
-                partial(_kernels.check_ids, w.step, c.n_vocab),
-                partial(_kernels.check_step, w.step, cache.pages, widest),
-            ),
-        )
+        checks = [partial(_kernels.check_ids, w.step, c.n_vocab)]
+        place: dict[int, tuple[Pages, int]] = {}  # of each layer: its pages, and which of theirs
+        for group, its_pages in zip(self.groups, pages, strict=True):
+            windows = [c.window(i) or 0 for i in group.layers]
+            widest = 0 if 0 in windows else max(windows)
+            checks.append(partial(_kernels.check_step, w.step, its_pages, widest))
+            place |= {layer: (its_pages, i) for i, layer in enumerate(group.layers)}
+        plan = Plan(self.n_threads, abort, checks)
         x = w.rows(w.x)
         plan.record(
             "embed", "token embedding", w.rows(w.step.ids), self.embedding, x,
             scale=c.embedding_scale,
         )  # fmt: skip
-        ropes = c.ropes(cache.n_ctx)
-        angles = self._record_angles(plan, w, ropes)
+        angles = self._record_angles(plan, w, self.ropes)
         for i, layer in enumerate(self.layers):
-            rope = ropes[i]
+            rope = self.ropes[i]
             self._record_attention(
-                plan, w, cache.pages, i, layer, None if rope is None else angles[id(rope)]
+                plan, w, place[i], i, layer, None if rope is None else angles[id(rope)]
             )
             self._record_feed_forward(plan, w, i, layer)
         self._record_head(plan, w)
@@ -123,10 +137,10 @@ class Recipe:
         self._record_head(plan, w)
         return plan
 
-    def normed(self, w: Workspace, out: F32) -> Plan:
-        """Normalize the residual stream of the step that has just run into `out`, (T, D)."""
+    def normed(self, w: Workspace, start: int, stop: int, out: F32) -> Plan:
+        """Normalize rows of the residual stream of the step that has just run into `out`."""
         plan = Plan(self.n_threads)
-        x = w.x[: len(out)]
+        x = w.x[start:stop]
         plan.record("rms_norm", "output norm", x, self.output_norm, out, eps=self.config.norm_eps)
         return plan
 
@@ -158,7 +172,7 @@ class Recipe:
         self,
         plan: Plan,
         w: Workspace,
-        pages: Pages,
+        place: tuple[Pages, int],
         i: int,
         layer: Layer,
         angles: tuple[Counted, Counted] | None,
@@ -180,10 +194,11 @@ class Recipe:
             interleaved = c.rope_pairing == "interleaved"
             for part, name in ((q, "query"), (k, "key")):
                 plan.record("rotate", f"{at}rotate {name}", *angles, part, interleaved=interleaved)
-        plan.record("store_kv", at + "store key, value", k, v, pages, w.step, layer=i)
+        pages, number = place
+        plan.record("store_kv", at + "store key, value", k, v, pages, w.step, layer=number)
         plan.record(
             "attend", at + "attention", q, pages, w.step, mixed,
-            layer=i, scale=c.attention_scale, window=c.window(i) or 0, scratch=w.scratch,
+            layer=number, scale=c.attention_scale, window=c.window(i) or 0, scratch=w.scratch,
         )  # fmt: skip
         self._record_branch(
             plan, w, at + "attention output", mixed.flat, layer.attn_output, layer.post_attn_norm

@@ -12,11 +12,11 @@ from rml.llm.config import ModelConfig
 from rml.llm.operation import Counted
 from rml.llm.plan import Plan
 
-__all__ = ["MAX_TOKENS", "Workspace"]
+__all__ = ["MAX_ROWS", "Workspace"]
 
 F32 = npt.NDArray[np.float32]
 
-MAX_TOKENS = 512  # rows of a step; a longer prompt runs in pieces, with the same bits
+MAX_ROWS = 512  # of a step; a longer prompt runs in pieces, with the same bits
 # Logits of a step that are held at once: values at most, but always of so many rows.
 MOST_LOGITS = 1 << 23
 LEAST_OUTPUTS = 16
@@ -41,11 +41,11 @@ class Workspace:
         Of the rows whose logits are wanted.
     """
 
-    def __init__(self, config: ModelConfig, n_rows: int) -> None:
+    def __init__(self, config: ModelConfig, n_rows: int, *, n_groups: int = 1) -> None:
         array = aligned
         self.n_rows = n_rows
         n_outputs = min(n_rows, max(LEAST_OUTPUTS, MOST_LOGITS // config.n_vocab))
-        self.step = Step(n_rows, n_outputs=n_outputs)
+        self.step = Step(n_rows, n_outputs=n_outputs, n_groups=n_groups)
         self.x = array(n_rows, config.d_model)
         self.normed = array(n_rows, config.d_model)
         self.q = array(n_rows, config.n_heads, config.head_dim)
@@ -62,10 +62,17 @@ class Workspace:
             for _ in range(2 if config.rope_local_theta is not None else 1)
         ]
         self.logits = array(n_outputs, config.n_vocab)
-        self.next_logits: F32 = self.logits[0]
         self.scratch = _kernels.Scratch()
         self.plan: Plan | None = None
         self.head_plan: Plan | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, and of the scratch memory that was needed so far."""
+        found = [x for x in vars(self).values() if isinstance(x, np.ndarray)]
+        found += [x for pair in self.angles for x in pair]
+        found += [x for x in vars(self.step).values() if isinstance(x, np.ndarray)]
+        return sum(x.nbytes for x in found) + int(self.scratch.nbytes)
 
     def rows(self, array: npt.NDArray[Any]) -> Counted:
         """One of the arrays, with as many rows as the step has."""

@@ -1,6 +1,7 @@
 """Sequences: their pages, what forks share, and what an interrupt leaves."""
 
 import gc
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -22,7 +23,9 @@ def store():
 
 def make_store(n_pages=40, kv_type="f32"):
     page_bytes = PagePool(LAYERS, HEADS, D, kv_type, budget=1 << 20).pages.page_bytes
-    return SequenceStore([PagePool(LAYERS, HEADS, D, kv_type, budget=n_pages * page_bytes)])
+    return SequenceStore(
+        [PagePool(LAYERS, HEADS, D, kv_type, budget=n_pages * page_bytes)], evaluator=None
+    )
 
 
 def append(sequence, ids):
@@ -33,7 +36,7 @@ def append(sequence, ids):
         step.add(ids, len(sequence), sequence.tables)
     k = np.float32(ids)[:, None, None] + np.zeros((1, HEADS, D), np.float32)
     for layer in range(LAYERS):
-        _kernels.store_kv(k, -k, sequence._store.pools[0].pages, step, layer=layer)
+        _kernels.store_kv(k, -k, sequence.store.pools[0].pages, step, layer=layer)
     sequence.commit(ids)
 
 
@@ -44,7 +47,7 @@ def read(sequence):
     out, step = np.zeros_like(q), Step(max(1, n))
     if n:
         step.add([0] * n, 0, sequence.tables)
-    pages = sequence._store.pools[0].pages
+    pages = sequence.store.pools[0].pages
     _kernels.attend(q, pages, step, out, layer=1, scale=1.0, window=1)
     return [round(-float(x)) for x in out[:, 0, 0]]
 
@@ -177,11 +180,9 @@ def test_an_interrupt_in_the_middle_of_an_entry(store, monkeypatch, method):
 
     with monkeypatch.context() as patch:
         patch.setattr(pool, method, interrupted)
-        for use in (lambda: sequence.fork(), lambda: fork.reserve(30)):
-            try:
+        for use in (sequence.fork, lambda: fork.reserve(30)):
+            with suppress(KeyboardInterrupt):
                 use()
-            except KeyboardInterrupt:
-                pass
     gc.collect()
     store.collect()
     store.recount()
@@ -200,7 +201,7 @@ def test_random_use(seed):
     for _ in range(600):
         sequences = list(texts)
         choice = rng.integers(5)
-        if not sequences or choice == 0 and len(sequences) < 6:
+        if not sequences or (choice == 0 and len(sequences) < 6):
             sequence = store.new()
             texts[sequence] = []
             continue

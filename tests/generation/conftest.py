@@ -1,7 +1,7 @@
 """A decoder whose next tokens are scripted, and a tokenizer of bytes.
 
 They stand for the real ones where a test is about the order of events, not about numbers. What the
-fake decoder believes is checked against what its cache was told, so a session that forgets or
+fake decoder believes is what the pages hold that it was led to, so a session that forgets or
 repeats a token is found out.
 """
 
@@ -10,91 +10,97 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rml.errors import ArgumentError, ClosedError, ContextOverflow
-from rml.generation.session_pool import SessionPool
+from rml._kernels.step import Step
+from rml.engine.engine import Engine
+from rml.engine.sessions import Sessions
+from rml.llm.layers import LayerGroup
 from rml.llm.plan import Aborted
 
 BOS, EOS, TOOL = 256, 257, 258
 N_VOCAB = 300  # rows; ids from 259 on are padding
 
 
-class FakeCache:
-    def __init__(self, n_ctx):
-        self.n_ctx, self.tokens, self.closed = n_ctx, [], False
+class FakeEvaluator:
+    """Gives the logits that a script returns for all tokens so far, as the pages remember them.
+
+    A page holds the ids of its tokens where a real one would hold their keys, so that a page table
+    that leads elsewhere, or a token that was forgotten, is found out.
+    """
+
+    def __init__(self, decoder, pages):
+        self.decoder, (self.pages,) = decoder, pages
         self.abort = np.zeros(1, np.int32)
 
-    @property
-    def size(self):
-        return len(self.tokens)
+    def begin(self, n_rows):
+        self.step = Step(n_rows)
+        return self.step
+
+    def run(self):
+        step, rows = self.step, []
+        for s in range(step.n_sequences):
+            ids = step.ids[step.rows_of(s)].tolist()
+            position, table = int(step.positions[step.first[s]]), step.table(0, s)
+            self.decoder.calls.append(ids)
+            for p, token in enumerate(ids, position):
+                self._memory()[table[p // 16], p % 16] = token
+                rows.append(self._logits(self.text_of(table, p + 1)))
+                if self.abort[0]:
+                    raise Aborted
+        self.rows = np.array(rows, np.float32)
+
+    def text_of(self, table, n):
+        """What the pages say that the first n tokens are."""
+        return (
+            self._memory()[table[: -(-n // 16)]].reshape(-1)[:n].astype(int).tolist() if n else []
+        )
+
+    def _memory(self):
+        return self.pages.slabs[0].k[:, 0, 0, 0]  # (pages, 16), all in one slab
 
     @property
-    def nbytes(self):
-        return len(self.tokens)
+    def logits(self):
+        return self.rows[self.step.outputs[: self.step.n_outputs]]
 
-    def truncate(self, n):
-        assert 0 <= n <= len(self.tokens)
-        del self.tokens[n:]
+    def logits_of(self, start, stop, out):
+        out[...] = self.rows[start:stop]
 
-    def close(self):
-        self.closed = True
+    def _logits(self, tokens):
+        answer = self.decoder.script(tokens)
+        if isinstance(answer, np.ndarray):
+            return answer.astype(np.float32)
+        logits = np.zeros(self.decoder.config.n_vocab, np.float32)
+        logits[answer] = 10
+        return logits
 
 
 class FakeDecoder:
-    """Gives the logits that `script` returns for all tokens so far.
+    """What stands for a model.
 
     `script(tokens)` returns an id (whose logit is 10, all others 0) or an array.
     """
+
+    groups = (LayerGroup((0,), 1, 2),)
+    compute, n_ctx = "f32", 64
 
     def __init__(self, script, n_vocab=N_VOCAB):
         self.script = script
         self.config = SimpleNamespace(n_vocab=n_vocab, d_model=8, n_ctx_train=64)
         self.calls = []
-        self.caches = []
 
-    def new_cache(self, n_ctx, kv_type, *, n_sequences=1):
-        self.caches.append(FakeCache(n_ctx))
-        return self.caches[-1]
+    def evaluator(self, pages):
+        self.running = FakeEvaluator(self, pages)
+        return self.running
 
-    def forward(self, tokens, cache, all_logits=False, out=None):
-        ids = np.asarray(tokens)
-        if (
-            not ids.size
-            or ids.dtype.kind not in "iu"
-            or ids.min() < 0
-            or ids.max() >= self.config.n_vocab
-        ):
-            raise ArgumentError("bad token")
-        if cache.closed:
-            raise ClosedError("closed")
-        if len(cache.tokens) + len(ids) > cache.n_ctx:
-            raise ContextOverflow(len(cache.tokens) + len(ids), cache.n_ctx)
-        if cache.abort[0]:
-            raise Aborted
-        self.calls.append(ids.tolist())
-        before = len(cache.tokens)
-        rows = []
-        for token in ids.tolist():
-            cache.tokens.append(token)
-            rows.append(self._logits(cache.tokens))
-            if cache.abort[0]:
-                cache.truncate(before)
-                raise Aborted
-        result = np.array(rows if all_logits else rows[-1], np.float32)
-        if out is None:
-            return result
-        out[...] = result
-        return out
+    def told(self, session):
+        """Tokens of a session, as the pages that it leads to remember them."""
+        table = session._sequence.tables[0]
+        return self.running.text_of(table.entries[: len(table)], session.position)
 
-    def step(self, token, cache):
-        return self.forward([token], cache)
-
-    def _logits(self, tokens):
-        answer = self.script(list(tokens))
-        if isinstance(answer, np.ndarray):
-            return answer.astype(np.float32)
-        logits = np.zeros(self.config.n_vocab, np.float32)
-        logits[answer] = 10
-        return logits
+    @property
+    def n_pages_used(self):
+        """Pages that somebody holds."""
+        self.store.collect()
+        return self.store.pools[0].n_used
 
 
 class ByteTokenizer:
@@ -137,7 +143,9 @@ def make_pool():
     def make(script, n_ctx=64, n_vocab=N_VOCAB):
         decoder = FakeDecoder(script, n_vocab)
         checkpoint = SimpleNamespace(path="fake.gguf")
-        return SessionPool(decoder, checkpoint, n_ctx=n_ctx, kv_type="f16"), decoder
+        engine = Engine(decoder, kv_memory=1 << 20)
+        decoder.store = engine.store("f32")
+        return Sessions(engine, checkpoint, n_ctx=n_ctx, kv_type="f32"), decoder
 
     return make
 

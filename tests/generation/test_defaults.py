@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from rml import memory_room
+from rml.engine import context
 from rml.errors import CheckpointError, OutOfMemory
 from rml.files import open_checkpoint
-from rml.generation import context
 from rml.generation.defaults import generation_defaults
 from rml.generation.settings import SamplingSettings
 from rml.llm.config import ModelConfig

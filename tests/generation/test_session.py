@@ -1,5 +1,7 @@
 """Sessions: positions, errors that change nothing, and reuse of a prefix."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -58,7 +60,7 @@ def test_bad_tokens_change_nothing(make_session, bad):
     with pytest.raises(ArgumentError):
         session.forward(bad)
 
-    assert (session.position, decoder.caches[0].tokens) == (1, [1])
+    assert (session.position, decoder.told(session)) == (1, [1])
 
 
 def test_overflow_changes_nothing(make_session):
@@ -69,18 +71,29 @@ def test_overflow_changes_nothing(make_session):
         session.forward([4, 5])
 
     assert (caught.value.needed, caught.value.limit) == (5, 4)
-    assert decoder.caches[0].tokens == session.tokens == [1, 2, 3]
+    assert decoder.told(session) == session.tokens == [1, 2, 3]
     assert session.forward([4]).argmax() == 10
 
 
-def test_a_step_that_was_interrupted_after_its_end_is_undone(make_session):
-    """The cache has the token, the session has not: an interrupt came in between."""
+def test_a_step_that_was_interrupted_after_its_end_is_undone(make_session, monkeypatch):
+    """Ctrl-C comes when the tokens have been counted in, and before the caller knows."""
     session, decoder = make_session(sum_so_far)
     session.forward([1])
-    decoder.caches[0].tokens.append(99)
+    engine = session._sessions.engine
+    run = engine.run
 
+    def interrupted(work):
+        run(work)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.forward([99, 100])
+
+    assert decoder.told(session) == session.tokens == [1]
     assert session.forward([2]).argmax() == 3
-    assert decoder.caches[0].tokens == session.tokens == [1, 2]
+    assert decoder.told(session) == session.tokens == [1, 2]
 
 
 def test_truncate(make_session):
@@ -90,7 +103,7 @@ def test_truncate(make_session):
     session.truncate(np.int64(2))
     session.truncate(1.0)
 
-    assert (session.position, decoder.caches[0].tokens) == (1, [1])
+    assert (session.position, decoder.told(session)) == (1, [1])
     assert session.forward([5]).argmax() == 6
     for bad in (-1, 3, 1.5, None, True, "1"):
         with pytest.raises(ArgumentError, match="from 0 to 2"):
@@ -115,7 +128,7 @@ def test_keep_prefix(make_session, before, ids, kept):
         session.forward(before)
 
     assert session.keep_prefix(ids) == kept
-    assert decoder.caches[0].tokens == session.tokens == ids[:kept]
+    assert decoder.told(session) == session.tokens == ids[:kept]
 
 
 def test_a_closed_session_says_so(make_session):
@@ -125,7 +138,7 @@ def test_a_closed_session_says_so(make_session):
     session.close()
 
     assert session.closed
-    assert decoder.caches[0].closed
+    assert decoder.n_pages_used == 0
     for use in (
         lambda: session.forward([1]),
         lambda: session.truncate(0),
@@ -152,7 +165,7 @@ def test_cancel_ends_the_step_under_way_and_only_that(make_session):
     with pytest.raises(Cancelled):
         session.forward([3, 99, 4])
 
-    assert decoder.caches[0].tokens == session.tokens == [1, 2]
+    assert decoder.told(session) == session.tokens == [1, 2]
     assert session.forward([5]).argmax() == 8
 
 
@@ -182,7 +195,7 @@ def test_close_during_a_step_leaves_the_cache_to_it(make_session):
     def script(tokens):
         session.close()
         assert session.closed
-        assert not decoder.caches[0].closed
+        assert decoder.n_pages_used == 1
         return 0
 
     session, decoder = make_session(script)
@@ -190,6 +203,80 @@ def test_close_during_a_step_leaves_the_cache_to_it(make_session):
     with pytest.raises(ClosedError, match="closed during a step"):
         session.forward([1, 2])
 
-    assert decoder.caches[0].closed
+    assert decoder.n_pages_used == 0
     session.cancel()  # of a closed session does nothing
     session.uncancel()
+
+
+def test_a_second_thread_is_refused_at_its_start(make_session):
+    """And the first one goes on as if nothing had happened."""
+    said = []
+
+    def script(tokens):
+        def intrude():
+            for use in (lambda: session.forward([7]), lambda: session.truncate(0), session.fork):
+                with pytest.raises(ArgumentError, match="in use by another thread; fork") as error:
+                    use()
+                said.append(error)
+
+        thread = threading.Thread(target=intrude)
+        thread.start()
+        thread.join()
+        return sum(tokens) % 300
+
+    session, decoder = make_session(script)
+    assert session.forward([1, 2]).argmax() == 3
+    assert len(said) == 6
+    assert decoder.told(session) == session.tokens == [1, 2]
+
+
+def test_sessions_of_several_threads_share_steps(make_pool):
+    pool, decoder = make_pool(sum_so_far)
+    sessions = [pool.open() for _ in range(8)]
+    barrier = threading.Barrier(8)
+    results = [[] for _ in sessions]
+
+    def work(i):
+        barrier.wait()
+        for n in range(20):
+            results[i].append(sessions[i].forward([i, n]).argmax())
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    for i, session in enumerate(sessions):
+        tokens = [x for n in range(20) for x in (i, n)]
+        assert session.tokens == decoder.told(session) == tokens
+        assert results[i] == [sum(tokens[: 2 * n + 2]) % 300 for n in range(20)]
+
+
+def test_all_sessions_are_closed_with_the_model(make_pool):
+    pool, decoder = make_pool(sum_so_far)
+    mine = pool.open()
+    mine.forward([1])
+    with pool.lend() as lent:
+        lent.forward([2])
+        assert (pool.n_open, decoder.n_pages_used) == (2, 2)
+    assert (pool.n_open, decoder.n_pages_used) == (1, 1)
+
+    pool.close()
+    pool.close()
+
+    assert pool.closed
+    assert (pool.n_open, decoder.n_pages_used) == (0, 0)
+    for use in (pool.open, lambda: mine.forward([1])):
+        with pytest.raises(ClosedError):
+            use()
+
+
+def test_a_model_knows_its_own_sessions(make_pool):
+    pool, _ = make_pool(sum_so_far)
+    other, _ = make_pool(sum_so_far)
+    session = pool.open()
+
+    assert pool.owns(session)
+    assert not other.owns(session)
+    assert pool.owns(session.fork())

@@ -17,12 +17,13 @@ from rml import (
     CheckpointError,
     ClosedError,
     ContextOverflow,
+    OutOfMemory,
     SaveError,
     _kernels,
 )
 from rml._kernels.pages import KV_TYPES, Pages, PageTable
 from rml._kernels.step import Step
-from rml.generation import session_file
+from rml.engine import session_file
 from rml.llm.rope import RopeScaling
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
@@ -395,23 +396,26 @@ def test_forks_go_their_own_ways(model):
         second.close()
 
 
-def test_forks_share_memory_and_its_limit(model):
-    with model.session(n_ctx=48) as session:
+def test_forks_share_memory_and_its_limit(caplog):
+    page = 16 * 128  # bytes of the toy's keys and values, f16
+    with rml.load(LLAMA, kv_memory=3 * page) as model, model.session() as session:
+        assert model.n_ctx == 48  # what the budget holds
         session.forward([3] * 32)  # two of three pages
         with session.fork() as fork:
             fork.forward([4] * 16)
-            with pytest.raises(ContextOverflow, match="used up"):
+            with pytest.raises(OutOfMemory, match=r"fill their 6,144 bytes .*larger kv_memory"):
                 session.forward([5])
+            assert (session.position, fork.position) == (32, 48)
         session.forward([5] * 16)
-    with model.session(n_ctx=48, n_sequences=3) as session:
-        session.forward([3] * 32)
-        forks = [session.fork(), session.fork()]
-        for each in (session, *forks):
-            each.forward([4] * 16)
-        for fork in forks:
-            fork.close()
-    with pytest.raises(ArgumentError, match="n_sequences=0"):
-        model.session(n_sequences=0)
+        with pytest.raises(ArgumentError, match="n_sequences=0"):
+            model.session(n_sequences=0)
+        for _ in range(2):
+            model.session(n_sequences=3).close()
+    assert caplog.text.count("n_sequences has no effect") == 1
+    with pytest.raises(ArgumentError, match=r"hold 48 tokens, but a context of 64 needs 8,192"):
+        rml.load(LLAMA, kv_memory=3 * page, n_ctx=64)
+    with pytest.raises(ArgumentError, match="kv_memory=0 must be an integer, at least 1"):
+        rml.load(LLAMA, kv_memory=0)
 
 
 def test_several_streams_of_one_prompt_side_by_side(model):

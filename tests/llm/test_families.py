@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
+from rml.engine.sessions import open_session
 from rml.files import open_checkpoint
 from rml.llm.decoder import DecoderLM
 
@@ -51,10 +52,10 @@ def logits_of(
 ) -> np.ndarray:
     """Logits of all positions, `chunk` tokens a call: (n, n_vocab) float32."""
     with open_checkpoint(path) as checkpoint:
-        decoder = DecoderLM(checkpoint, compute=compute, n_threads=n_threads)
-        cache = decoder.new_cache(n_ctx, kv_type="f32")
+        decoder = DecoderLM(checkpoint, compute=compute, n_threads=n_threads, n_ctx=n_ctx)
+        cache = open_session(decoder, n_ctx, kv_type="f32")
         rows = [
-            decoder.forward(ids[start : start + chunk], cache, all_logits=True)
+            cache.forward(ids[start : start + chunk], all_logits=True)
             for start in range(0, len(ids), chunk)
         ]
     return np.concatenate(rows)

@@ -18,6 +18,7 @@ import pytest
 from tokenizers import Tokenizer
 
 import rml
+from rml.engine.sessions import open_session
 from rml.files import open_checkpoint
 from rml.llm.decoder import DecoderLM
 
@@ -45,12 +46,12 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def in_chunks(decoder: DecoderLM, size: int, kv_type: str = "f32") -> np.ndarray:
     """Logits of all positions, `size` tokens a call: (n, n_vocab) float32."""
-    cache = decoder.new_cache(N_CTX, kv_type=kv_type)
+    cache = open_session(decoder, N_CTX, kv_type=kv_type)
     rows = [
-        decoder.forward(IDS[start : start + size], cache, all_logits=True)
+        cache.forward(IDS[start : start + size], all_logits=True)
         for start in range(0, len(IDS), size)
     ]
-    assert cache.size == len(IDS)
+    assert cache.position == len(IDS)
     return np.concatenate(rows)
 
 
@@ -88,7 +89,7 @@ def test_chunks_change_no_bit_with_a_half_precision_cache(opened: Any, file: str
 @pytest.mark.parametrize("file", ["model.gguf", *QUANTIZED[:1]])
 def test_last_row_is_the_last_of_all(opened: Any, file: str) -> None:
     decoder = DecoderLM(opened)
-    last = decoder.forward(IDS, decoder.new_cache(N_CTX, kv_type="f32"))
+    last = open_session(decoder, N_CTX, kv_type="f32").forward(IDS)
 
     np.testing.assert_array_equal(last, in_chunks(decoder, len(IDS))[-1])
 

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
+from rml.engine.pool import PagePool
 from rml.errors import ArgumentError
 from rml.llm.config import ModelConfig
-from rml.llm.kv_cache import KVCache
 from rml.llm.memory import MemoryBill, kv_bytes_per_token, largest_context, scratch_bytes
 
 TOY = ModelConfig(
@@ -40,12 +40,13 @@ def test_one_token_of_llama_8b(kv_type, expected):
 @pytest.mark.parametrize("head_dim", [2, 6, 8, 12, 64, 80, 96, 256])
 def test_the_bill_of_a_cache_is_what_the_cache_takes(kv_type, head_dim):
     config = dataclasses.replace(TOY, head_dim=head_dim)
-    cache = KVCache(4, 2, head_dim, 40, kv_type)
-    cache.reserve(40)
+    pool = PagePool(4, 2, head_dim, kv_type, budget=1 << 24)
+    pages = [pool.take() for _ in range(3)]  # of 40 positions
+    n_bytes = sum(array.nbytes for page in pages for array in pool.pages.page(page))
     bill = MemoryBill.of(config, weights=0, n_ctx=40, kv_type=kv_type, n_batch=8)
 
-    assert kv_bytes_per_token(config, kv_type) == cache.bytes_per_token
-    assert bill.kv_cache == cache.nbytes
+    assert kv_bytes_per_token(config, kv_type) == pool.pages.bytes_per_token
+    assert bill.kv_cache == n_bytes
 
 
 def test_unknown_cache_type():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
 
+from rml.engine.sessions import open_session
 from rml.errors import UnsupportedModel
 from rml.files import open_checkpoint
 from rml.llm.config import ModelConfig
@@ -27,9 +28,9 @@ def golden_of(family: str) -> tuple[list[int], np.ndarray]:
 
 
 def logits_of(decoder: DecoderLM, ids: list[int], chunk: int = N_CTX) -> np.ndarray:
-    cache = decoder.new_cache(N_CTX, kv_type="f32")
+    cache = open_session(decoder, N_CTX, kv_type="f32")
     rows = [
-        decoder.forward(ids[start : start + chunk], cache, all_logits=True)
+        cache.forward(ids[start : start + chunk], all_logits=True)
         for start in range(0, len(ids), chunk)
     ]
     return np.concatenate(rows)
@@ -116,10 +117,10 @@ def test_quantized_experts(tmp_path: Path, family: str, compute: str) -> None:
 def test_plan_counts_the_chosen_experts() -> None:
     with open_checkpoint(FIXTURES / "mixtral" / "model.gguf") as checkpoint:
         decoder = DecoderLM(checkpoint)
-        cache = decoder.new_cache(N_CTX)
+        cache = open_session(decoder, N_CTX)
         of_an_expert = 3 * 16 * 32  # four experts, two of them for a token
         for n_tokens, n_read in ((1, 2), (2, 4), (5, 4)):
-            plan = decoder.plan(cache, n_tokens)
+            plan = cache.plan(n_tokens)
             (mixture, _) = (op for op in plan.operations if op.kernel == "mix_experts")
             assert mixture.weight_bytes == n_read * of_an_expert * 2
             assert mixture.products == n_tokens * 2 * of_an_expert

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 
 import rml
+from rml.engine.sessions import open_session
 from rml.files import open_checkpoint
 from rml.llm.decoder import DecoderLM
 
@@ -87,11 +88,11 @@ def decoder_of(path_of: Callable[[str], Path]) -> Iterator[Callable[[str, str], 
 def prompt_logits(decoder: DecoderLM, prompt: dict[str, Any]) -> np.ndarray:
     """Logits of each position that the golden keeps: (n, n_vocab) float32."""
     ids, positions = prompt["ids"], prompt["positions"]
-    cache = decoder.new_cache(len(ids), kv_type="f32")
+    cache = open_session(decoder, len(ids), kv_type="f32")
     logits = np.empty((len(positions), decoder.config.n_vocab), np.float32)
     done = 0
     for row, position in enumerate(positions):  # positions without a golden cost no head
-        logits[row] = decoder.forward(ids[done : position + 1], cache)
+        logits[row] = cache.forward(ids[done : position + 1])
         done = position + 1
     return logits
 
@@ -152,10 +153,10 @@ def test_greedy_continuation(
     if REFERENCE_MODE:
         want, margins = want[:SHORT_RUN], margins[:SHORT_RUN]
     decoder = decoder_of(key[0], compute)
-    cache = decoder.new_cache(len(prompt["ids"]) + len(want), kv_type="f32")
+    cache = open_session(decoder, len(prompt["ids"]) + len(want), kv_type="f32")
 
-    got = [int(np.argmax(decoder.forward(prompt["ids"], cache)))]
-    got += [int(np.argmax(decoder.forward([token], cache))) for token in want[:-1]]
+    got = [int(np.argmax(cache.forward(prompt["ids"])))]
+    got += [int(np.argmax(cache.forward([token]))) for token in want[:-1]]
 
     safe = [margin > SAFE_MARGIN[compute] for margin in margins]
     assert any(safe)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import rml
+from rml.engine.sessions import open_session
 from rml.errors import RmlError
 from rml.files import open_checkpoint
 from rml.llm.config import ModelConfig
@@ -24,8 +25,8 @@ def logits_of(family, **changes):
     with open_checkpoint(FIXTURES / family / "hf") as checkpoint:
         config = replace(ModelConfig.from_checkpoint(checkpoint), **changes)
         decoder = DecoderLM(checkpoint, config=config, compute="f32", n_threads=1)
-        cache = decoder.new_cache(len(ids), kv_type="f32")
-        got = decoder.forward(ids, cache, all_logits=True)
+        cache = open_session(decoder, len(ids), kv_type="f32")
+        got = cache.forward(ids, all_logits=True)
     return got, np.array(golden["logits"]["exact"])
 
 

@@ -10,12 +10,20 @@ may turn out later that others have taken it. What limits of the process leave, 
 import logging
 
 from rml import memory_room
-from rml.generation.ranges import checked, integer
+from rml._kernels.pages import PAGE_SIZE
+from rml.errors import ArgumentError
 from rml.llm.config import ModelConfig
 from rml.llm.memory import MemoryBill, largest_context
-from rml.llm.workspace import MAX_TOKENS
+from rml.llm.workspace import MAX_ROWS
+from rml.ranges import checked, integer
 
-__all__ = ["checked_context", "default_context", "fitting_context"]
+__all__ = [
+    "checked_context",
+    "default_context",
+    "default_kv_memory",
+    "fitting_context",
+    "kv_bytes",
+]
 
 _log = logging.getLogger("rml")
 
@@ -24,12 +32,13 @@ _SHARE = 0.75
 # One session may take this share of what a process may still reserve: a second one, their work
 # arrays and the threads need room, too.
 _RESERVED_SHARE = 0.4
+_MOST_KV_MEMORY = 1 << 44  # where no limit is known
 # However little memory there is, a session holds this many positions.
 _LEAST = 2048
 
 
 def checked_context(
-    n_ctx: int, config: ModelConfig, name: object, *, kv_type: str, n_batch: int = MAX_TOKENS
+    n_ctx: int, config: ModelConfig, name: object, *, kv_type: str, n_batch: int = MAX_ROWS
 ) -> int:
     """Check a context that was asked for, and log where it goes beyond the training's.
 
@@ -149,3 +158,69 @@ def default_context(config: ModelConfig, *, weights: int, kv_type: str, n_batch:
             room.limit,
         )
     return n_ctx
+
+
+def default_kv_memory(config: ModelConfig, *, n_ctx: int, kv_type: str) -> int:
+    """Find how many bytes keys and values of all sequences may take, when nobody says.
+
+    Three quarters of what can be had now, but always what one sequence of `n_ctx` tokens needs;
+    memory is taken only when it is used.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        The model.
+    n_ctx : int
+        Most tokens of a sequence.
+    kv_type : str
+        How keys and values are stored.
+    """
+    share = int(min(memory_room.available(), memory_room.total()).n_bytes * _SHARE)
+    return max(min(share, _MOST_KV_MEMORY), kv_bytes(config, n_ctx=n_ctx, kv_type=kv_type))
+
+
+def kv_bytes(config: ModelConfig, *, n_ctx: int, kv_type: str) -> int:
+    """Bytes of the keys and values of `n_ctx` positions, in whole pages."""
+    return MemoryBill.of(config, weights=0, n_ctx=n_ctx, kv_type=kv_type, n_batch=1).kv_cache
+
+
+def context_within(
+    kv_memory: int, n_ctx: int, config: ModelConfig, *, kv_type: str, given: bool
+) -> int:
+    """Cut a context to what a budget holds, so that no single request can outgrow it.
+
+    Parameters
+    ----------
+    kv_memory : int
+        Bytes that keys and values of all sequences may take.
+    n_ctx : int
+        Most tokens of a sequence.
+    config : ModelConfig
+        The model.
+    kv_type : str
+        How keys and values are stored.
+    given : bool
+        Whether the caller has asked for `n_ctx`; then it is not cut.
+
+    Raises
+    ------
+    ArgumentError
+        If `n_ctx` was asked for and does not fit, or nothing does.
+    """
+    page = kv_bytes(config, n_ctx=1, kv_type=kv_type)
+    fitting = kv_memory // page * PAGE_SIZE
+    if fitting and n_ctx <= fitting:
+        return n_ctx
+    needed = kv_bytes(config, n_ctx=n_ctx, kv_type=kv_type)
+    if given or not fitting:
+        raise ArgumentError(
+            f"kv_memory is {kv_memory:,} bytes, which hold {fitting:,} tokens, but a context of "
+            f"{n_ctx:,} needs {needed:,} bytes: give less n_ctx or more kv_memory"
+        )
+    _log.info(
+        "the context is %d tokens: kv_memory holds no more of the %d; it would take %d bytes",
+        fitting,
+        n_ctx,
+        needed,
+    )
+    return fitting

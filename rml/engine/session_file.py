@@ -34,13 +34,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rml._kernels.pages import PAGE_SIZE
+from rml.engine.sequence import Sequence
 from rml.errors import CheckpointError, ContextOverflow, SaveError
 from rml.files import Checkpoint
 from rml.files.mapped import file_size
 from rml.files.paths import given_path
 from rml.files.strict_json import MAX_JSON_BYTES, parse_json
 from rml.llm.config import ModelConfig
-from rml.llm.kv_cache import KVCache
 
 __all__ = ["fingerprint", "read_session", "write_session"]
 
@@ -87,7 +87,7 @@ def fingerprint(checkpoint: Checkpoint, config: ModelConfig, n_ctx: int) -> str:
     config : ModelConfig
         How they are used.
     n_ctx : int
-        Context of the session, on which one kind of rotary table depends.
+        Context that the model was loaded for, on which one kind of rotary table depends.
     """
     digest = hashlib.sha256(repr(config).encode())
     for rope in config.ropes(n_ctx):
@@ -103,7 +103,7 @@ def fingerprint(checkpoint: Checkpoint, config: ModelConfig, n_ctx: int) -> str:
 
 
 def write_session(
-    path: str | os.PathLike[str], cache: KVCache, tokens: list[int], *, model: str, compute: str
+    path: str | os.PathLike[str], sequence: Sequence, *, kv_type: str, model: str, compute: str
 ) -> None:
     """Write a file that `read_session` reads, all or nothing.
 
@@ -111,11 +111,9 @@ def write_session(
     ----------
     path : str or path-like
         The file; one that is there is replaced.
-    cache : KVCache
-        Keys and values of `tokens`.
-    tokens : list of int
-        The tokens evaluated so far.
-    model, compute : str
+    sequence : Sequence
+        Tokens, keys and values.
+    kv_type, model, compute : str
         See `_Header`.
 
     Raises
@@ -125,7 +123,8 @@ def write_session(
     SaveError
         If the file cannot be written; then nothing has changed.
     """
-    header = _Header(model=model, compute=compute, kv_type=cache.kv_type, tokens=tokens)
+    tokens = sequence.ids
+    header = _Header(model=model, compute=compute, kv_type=kv_type, tokens=tokens)
     text = json.dumps(asdict(header), separators=(",", ":")).encode()
     given = given_path(path)
     try:
@@ -139,7 +138,7 @@ def write_session(
             write(_START.pack(MAGIC, VERSION, len(text)) + text)
             for page in range(-(-len(tokens) // PAGE_SIZE)):
                 used = min(PAGE_SIZE, len(tokens) - page * PAGE_SIZE)
-                for part, axis in _page(cache, page):
+                for part, axis in _page(sequence, page):
                     whole = part.copy()
                     np.moveaxis(whole, axis, 0)[used:] = 0  # what was truncated is not told
                     write(whole.tobytes())
@@ -181,32 +180,38 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_session(
-    path: str | os.PathLike[str], cache: KVCache, *, model: str, compute: str, n_vocab: int
-) -> list[int]:
-    """Fill an empty cache from a file.
+    path: str | os.PathLike[str],
+    sequence: Sequence,
+    *,
+    n_ctx: int,
+    kv_type: str,
+    model: str,
+    compute: str,
+    n_vocab: int,
+) -> None:
+    """Fill an empty sequence from a file.
 
     Parameters
     ----------
     path : str or path-like
         Written by `write_session`.
-    cache : KVCache
-        Empty; of the type of the file. After an error it is of no use.
-    model, compute : str
+    sequence : Sequence
+        Empty, as it still is after an error.
+    n_ctx : int
+        Most tokens that it may hold.
+    kv_type, model, compute : str
         See `_Header`: what the session is for.
     n_vocab : int
         Limit of token ids.
-
-    Returns
-    -------
-    list of int
-        The tokens.
 
     Raises
     ------
     CheckpointError
         If the file is missing, cut or damaged, or of another model, cache type or compute mode.
     ContextOverflow
-        If it holds more tokens than the cache.
+        If it holds more tokens than `n_ctx`.
+    OutOfMemory
+        If there is no memory for its pages.
     """
     source = given_path(path)
     size = file_size(source)
@@ -221,30 +226,32 @@ def read_session(
             return data
 
         header = _read_header(read, size, source)
-        for name, wanted in (("kv_type", cache.kv_type), ("compute", compute), ("model", model)):
+        for name, wanted in (("kv_type", kv_type), ("compute", compute), ("model", model)):
             found = getattr(header, name)
             if found != wanted:
                 raise CheckpointError(f"{source}: {_DIFFERS[name].format(found, wanted)}")
         tokens = _checked_tokens(header.tokens, n_vocab, source)
-        if len(tokens) > cache.n_ctx:
-            raise ContextOverflow(len(tokens), cache.n_ctx, "load the session with a larger n_ctx")
+        if len(tokens) > n_ctx:
+            raise ContextOverflow(len(tokens), n_ctx, "load the session with a larger n_ctx")
         n_pages = -(-len(tokens) // PAGE_SIZE)
-        cache.reserve(len(tokens))
-        page_bytes = sum(part.nbytes for part, _ in _page(cache, 0)) if n_pages else 0
+        page_bytes = sequence.store.bytes_per_token * PAGE_SIZE
         expected_size = file.tell() + n_pages * page_bytes + _DIGEST_BYTES
         if size != expected_size:
             raise CheckpointError(
                 f"{source}: the file has {size} bytes, but {len(tokens)} tokens of this model need "
                 f"{expected_size}: it was cut or damaged"
             )
-        for page in range(n_pages):
-            for part, _ in _page(cache, page):
-                part[...] = np.frombuffer(read(part.nbytes), part.dtype).reshape(part.shape)
-        computed = digest.digest()
-        if file.read(_DIGEST_BYTES) != computed:
-            raise CheckpointError(f"{source}: the file is damaged: its SHA-256 does not agree")
-    cache.commit(len(tokens))
-    return tokens
+        try:
+            sequence.reserve(len(tokens))
+            for page in range(n_pages):
+                for part, _ in _page(sequence, page):
+                    part[...] = np.frombuffer(read(part.nbytes), part.dtype).reshape(part.shape)
+            computed = digest.digest()
+            if file.read(_DIGEST_BYTES) != computed:
+                raise CheckpointError(f"{source}: the file is damaged: its SHA-256 does not agree")
+            sequence.commit(tokens)
+        finally:
+            sequence.settle()
 
 
 def _opened(source: Path) -> BinaryIO:
@@ -254,10 +261,11 @@ def _opened(source: Path) -> BinaryIO:
         raise CheckpointError(f"{source}: cannot be read: {error.strerror}") from error
 
 
-def _page(cache: KVCache, entry: int) -> Iterator[tuple[npt.NDArray[Any], int]]:
-    """Arrays of one page of a cache, and along which axis of each its positions lie."""
-    # Keys lie along the last axis, values along the one before; so do the scales of each.
-    return zip(cache.pages.page(cache.table[entry]), (-1, -2, -1, -2), strict=False)
+def _page(sequence: Sequence, entry: int) -> Iterator[tuple[npt.NDArray[Any], int]]:
+    """Arrays of one page of each group of layers, and along which axis its positions lie."""
+    for pool, table in zip(sequence.store.pools, sequence.tables, strict=True):
+        # Keys lie along the last axis, values along the one before; so do the scales of each.
+        yield from zip(pool.pages.page(table[entry]), (-1, -2, -1, -2), strict=False)
 
 
 def _read_header(read: Callable[[int], bytes], size: int, source: Path) -> _Header:

@@ -1,0 +1,338 @@
+"""The engine of a model: it computes what is waited for, in steps of rows of many sequences.
+
+The engine has no thread of its own. Whoever waits and finds no leader leads: he schedules, runs and
+delivers until his own wait is over, then leaves and wakes one who is not served. What becomes of a
+request never depends on who leads, nor on what else is in a step.
+
+Who holds which lock: `BOOKS` for microseconds, to choose who is in a step and to enter and leave;
+`RUNNING` while a step is computed, one at a time in the process. Nobody else's code runs under
+either. `cancel`, finalizers and signal handlers take no lock: they set flags that are read before
+the next step.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from collections.abc import Sequence as Row
+
+from rml._kernels.pages import KV_TYPES
+from rml.engine.books import BOOKS
+from rml.engine.pool import PagePool
+from rml.engine.scheduler import schedule
+from rml.engine.sequence import Sequence, SequenceStore
+from rml.engine.work import Evaluation, Work
+from rml.errors import ArgumentError, ClosedError
+from rml.llm.decoder import DecoderLM
+from rml.llm.plan import RUNNING, Aborted, Plan
+from rml.llm.workspace import MAX_ROWS
+
+__all__ = ["Engine"]
+
+
+class Engine:
+    """Sequences of a model, and the steps that compute them.
+
+    Parameters
+    ----------
+    decoder : DecoderLM
+        The model.
+    kv_memory : int
+        Bytes that keys and values of all sequences of a cache type may take.
+    n_batch : int
+        Rows of a step at most.
+    """
+
+    def __init__(self, decoder: DecoderLM, *, kv_memory: int, n_batch: int = MAX_ROWS) -> None:
+        self._decoder: DecoderLM | None = decoder
+        self.kv_memory = kv_memory
+        self.n_batch = min(n_batch, MAX_ROWS)
+        self._stores: dict[str, SequenceStore] = {}  # by cache type
+        self._works: list[Work] = []  # joined and not ended, oldest first
+        self._in_step: tuple[Work, ...] = ()
+        self._leader: int | None = None
+        self._waiters: list[_Waiter] = []
+        self._closed = False
+        _engines.add(self)
+
+    @property
+    def decoder(self) -> DecoderLM:
+        """The model.
+
+        Raises
+        ------
+        ClosedError
+            After `close`.
+        """
+        if self._decoder is None:
+            raise ClosedError("the model is closed")
+        return self._decoder
+
+    # ---- sequences ----
+
+    def new_sequence(self, kv_type: str) -> Sequence:
+        """Make an empty sequence.
+
+        Parameters
+        ----------
+        kv_type : str
+            How its keys and values are stored.
+
+        Raises
+        ------
+        ArgumentError
+            If `kv_type` is unknown.
+        OutOfMemory
+            If the budget does not hold a single page.
+        ClosedError
+            If the engine is closed.
+        """
+        self.require_open()
+        return self.store(kv_type).new()
+
+    def store(self, kv_type: str) -> SequenceStore:
+        """Return all sequences of a cache type."""
+        if not isinstance(kv_type, str) or kv_type not in KV_TYPES:
+            raise ArgumentError(f"kv_type is {kv_type!r}, but must be one of {', '.join(KV_TYPES)}")
+        with BOOKS:
+            if kv_type not in self._stores:
+                pools = [
+                    PagePool(
+                        len(group.layers),
+                        group.n_kv_heads,
+                        group.head_dim,
+                        kv_type,
+                        budget=self.kv_memory,
+                        group=i,
+                    )
+                    for i, group in enumerate(self.decoder.groups)
+                ]
+                evaluator = self.decoder.evaluator([pool.pages for pool in pools])
+                self._stores[kv_type] = SequenceStore(pools, evaluator)
+            return self._stores[kv_type]
+
+    def plan(self, sequence: Sequence, n_tokens: int) -> Plan:
+        """Operations of a step of `n_tokens` behind a sequence, to look at or to profile.
+
+        They are recorded for this alone, and what they compute goes to pages of their own.
+
+        Raises
+        ------
+        ArgumentError
+            If `n_tokens` is less than 1 or more than a step can have.
+        OutOfMemory
+            If there are no pages for them.
+        """
+        if not 1 <= n_tokens <= MAX_ROWS:
+            raise ArgumentError(f"n_tokens is {n_tokens}, but must be from 1 to {MAX_ROWS}")
+        evaluator = self.decoder.evaluator([pool.pages for pool in sequence.store.pools])
+        fork = sequence.fork()
+        fork.reserve(n_tokens)
+        step = evaluator.begin(n_tokens)
+        step.add([0] * n_tokens, len(fork), fork.tables)
+        step.want(n_tokens - 1)
+        plan = evaluator.plan()
+        plan.kept_alive = (evaluator, fork)
+        return plan
+
+    # ---- waiting ----
+
+    def join(self, work: Work) -> None:
+        """Have a work in every step from now on, until it has ended."""
+        self.require_open()
+        with BOOKS:
+            self._works.append(work)
+
+    def leave(self, work: Work) -> None:
+        """Forget a work; nothing happens if it has ended or never joined."""
+        with BOOKS:
+            self._works = [each for each in self._works if each is not work]
+        self.cancel(work)
+
+    def run(self, work: Evaluation) -> None:
+        """Join, wait for the end, and raise the error if there was one."""
+        self.join(work)
+        try:
+            self.wait(lambda: work.ended)
+        except BaseException:
+            self.leave(work)
+            raise
+        if work.error is not None:
+            raise work.error
+
+    def wait(self, done: Callable[[], bool]) -> None:
+        """Return when `done()` is true, and compute what there is while nobody else does.
+
+        Parameters
+        ----------
+        done : callable
+            Asked after each step, also by other threads; quick, and without side effects.
+
+        Raises
+        ------
+        ArgumentError
+            If this thread is computing a step already (a signal handler may not ask for more).
+        """
+        me, waiter = threading.get_ident(), None
+        if self._leader == me:
+            raise ArgumentError("the model is computing a step in this thread, so it cannot wait")
+        try:
+            while not done():
+                with BOOKS:
+                    if self._leader is None:
+                        self._leader = me
+                    else:
+                        waiter = waiter or _Waiter(done)
+                        waiter.called.clear()
+                        if waiter not in self._waiters:
+                            self._waiters.append(waiter)
+                if self._leader == me:
+                    while not done():
+                        self._step()
+                elif waiter is not None:
+                    waiter.called.wait()
+        finally:
+            self._go(me, waiter)
+
+    def _go(self, me: int, waiter: "_Waiter | None") -> None:
+        """Stop leading or waiting, and wake one who may lead if nobody does."""
+        with BOOKS:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            if self._leader == me:
+                self._leader = None
+            if self._leader is None and self._waiters:
+                self._waiters[0].called.set()
+
+    # ---- steps ----
+
+    def cancel(self, work: Work) -> None:
+        """End a work with the step under way; may be called from a signal handler."""
+        work.cancelled = True
+        running = self._in_step
+        if running and self._all_are_cancelled(running):
+            # Should that step have ended by now, the next one is run again.
+            running[0].sequence.store.evaluator.abort[0] = 1
+
+    @staticmethod
+    def _all_are_cancelled(works: tuple[Work, ...]) -> bool:
+        for work in works:  # noqa: SIM110 - every step asks, and `all` takes ten times as long
+            if not work.cancelled:
+                return False
+        return True
+
+    def _step(self) -> None:
+        """Compute one step of what there is."""
+        try:
+            with BOOKS:
+                rows = self._chosen()
+            if rows:
+                with RUNNING:
+                    self._run(rows)
+        finally:
+            with BOOKS:
+                for work in self._in_step:  # those whose tokens were not counted in
+                    work.sequence.busy = False
+                    work.sequence.settle()
+                self._in_step = ()
+                self._works = [work for work in self._works if not work.ended]
+                for waiter in self._waiters:
+                    if waiter.done():
+                        waiter.called.set()
+
+    def _chosen(self) -> list[tuple[Work, int]]:
+        """Choose who is in the next step and with how many rows, and give them their pages."""
+        for work in self._works:
+            if work.cancelled and not work.ended:
+                work.fail(Aborted())
+        wanting = [work for work in self._works if not work.ended and work.n_wanted]
+        if wanting:  # all of one cache type: that of the oldest
+            wanting = [w for w in wanting if w.sequence.store is wanting[0].sequence.store]
+        rows = []
+        for work, n in schedule(wanting, self.n_batch):
+            try:
+                work.sequence.reserve(n)
+            except Exception as error:  # noqa: BLE001 - raised by whoever waits for this work
+                work.fail(error)
+            else:
+                rows.append((work, n))
+        self._in_step = tuple(work for work, _ in rows)
+        for work in self._in_step:
+            work.sequence.busy = True
+        return rows
+
+    def _run(self, chosen: list[tuple[Work, int]]) -> None:
+        """Compute the rows and deliver; whatever happens before that changes no sequence."""
+        evaluator = chosen[0][0].sequence.store.evaluator
+        step = evaluator.begin(sum(n for _, n in chosen))
+        rows: list[tuple[Work, Row[int], int, int | None]] = []
+        for work, n in chosen:
+            ids, last = work.next_ids(n), n == work.n_wanted
+            first, _ = step.add(ids, len(work.sequence.ids), work.sequence.tables)
+            output = step.want(first + n - 1) if last and work.wants_last else None
+            rows.append((work, ids, first, output))
+        evaluator.abort[0] = 0
+        try:
+            if self._all_are_cancelled(self._in_step):
+                return
+            evaluator.run()
+        except Aborted:  # those who are cancelled end before the next step
+            return
+        with BOOKS:  # who has left meanwhile may have forgotten what these rows stand on
+            joined = set(map(id, self._works))
+            rows = [row for row in rows if id(row[0]) in joined]
+            for work, ids, _, _ in rows:
+                work.sequence.commit(ids)
+        # Logits of the step itself first: what is computed for others overwrites them.
+        if len(rows) > 1:
+            rows.sort(key=lambda row: row[3] is None)
+        for work, ids, first, output in rows:
+            logits = None if output is None else evaluator.logits[output]
+            try:
+                work.deliver(len(ids), logits, evaluator, first)
+            except Exception as error:  # noqa: BLE001 - raised by whoever waits for this work
+                work.fail(error)
+
+    # ---- the end ----
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def require_open(self) -> None:
+        """Raise `ClosedError` after `close`."""
+        if self._closed:
+            raise ClosedError("the model is closed")
+
+    def close(self) -> None:
+        """End all works after the step under way, and let the model go."""
+        self._closed = True
+        for work in self._works:
+            self.cancel(work)
+        self._decoder = None
+        self._stores = {}
+
+    def begin_anew(self) -> None:
+        """In a forked child nobody leads or waits, and only what the child asks for goes on."""
+        self._leader = None
+        self._waiters, self._works, self._in_step = [], [], ()
+
+
+class _Waiter:
+    """One who waits: what for, and how to call him."""
+
+    def __init__(self, done: Callable[[], bool]) -> None:
+        self.done = done
+        self.called = threading.Event()
+
+
+_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for engine in list(_engines):
+        engine.begin_anew()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,436 @@
+"""One sequence in the hands of a caller: evaluate, forget, fork, save."""
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import NoReturn, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from rml._kernels import checks
+from rml.engine.engine import Engine
+from rml.engine.sequence import Sequence as Tokens
+from rml.engine.session_file import write_session
+from rml.engine.work import Evaluation, Outputs
+from rml.errors import ArgumentError, Cancelled, ClosedError, ContextOverflow, OutOfMemory
+from rml.llm.memory import largest_context
+from rml.llm.plan import Aborted, Plan
+from rml.llm.workspace import MAX_ROWS
+from rml.memory_room import available, bytes_asked, no_room
+from rml.ranges import integer, listed
+
+__all__ = ["Owner", "Session"]
+
+F32 = npt.NDArray[np.float32]
+
+
+class Owner(Protocol):
+    """All sessions of a model, as one of them sees it: a `Sessions`."""
+
+    engine: Engine
+    n_vocab: int
+    d_model: int
+
+    def enter(self, session: "Session") -> None:
+        """Remember a session as one of the model's."""
+
+    def identity(self) -> dict[str, str]:
+        """Return what tells the model and its arithmetic apart."""
+
+
+class Session:
+    """Evaluates tokens one after the other; made by `Model.session`.
+
+    A session belongs to one thread at a time: a second one that uses it meanwhile gets an error.
+    Only `cancel` and `close` may be called from others. Sessions that several threads use are
+    computed together, each with the bits that it would have alone.
+
+    Parameters
+    ----------
+    sessions : Owner
+        All sessions of the model; this one enters itself.
+    sequence : Sequence
+        Its tokens; the session's own from now on.
+    n_ctx : int
+        Positions that it may hold.
+    kv_type : str
+        How keys and values are stored.
+
+    Attributes
+    ----------
+    n_ctx : int
+        Positions that it may hold.
+    n_vocab : int
+        Length of a row of logits.
+    kv_type : str
+        How keys and values are stored.
+
+    Examples
+    --------
+    >>> with model.session(n_ctx=4096) as session:  # doctest: +SKIP
+    ...     logits = session.forward(model.tokenizer.encode("Hello"))
+    ...     logits = session.forward([int(logits.argmax())])
+    """
+
+    def __init__(self, sessions: Owner, sequence: Tokens, *, n_ctx: int, kv_type: str) -> None:
+        self.n_ctx, self.kv_type = n_ctx, kv_type
+        self.n_vocab = sessions.n_vocab
+        self._sessions = sessions
+        self._sequence = sequence
+        self._closed = self._cancelled = False
+        self._work: Evaluation | None = None  # that is under way
+        self._gate = threading.Lock()  # held by the thread that uses the session
+        self._logits: F32 | None = None  # of `step`
+        sessions.enter(self)
+
+    @property
+    def position(self) -> int:
+        """Tokens evaluated so far: the place of the next one."""
+        return len(self._sequence)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens evaluated so far; a copy."""
+        return self._sequence.ids.copy()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values, shared ones included; 0 when closed."""
+        return self._sequence.nbytes
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, or the model was closed."""
+        return self._closed
+
+    def forward(
+        self,
+        ids: Sequence[int] | npt.NDArray[np.integer],
+        all_logits: bool = False,
+        out: F32 | None = None,
+    ) -> F32:
+        """Evaluate tokens behind those that are there.
+
+        Parameters
+        ----------
+        ids : sequence of int, length n
+            At least one token.
+        all_logits : bool
+            Return the logits after every token, not only after the last.
+        out : ndarray of float32, optional
+            Where to write the result.
+
+        Returns
+        -------
+        ndarray of float32, shape (n_vocab,), or (n, n_vocab) with `all_logits`
+            Scores of the next token; `out` if it was given.
+
+        Raises
+        ------
+        ArgumentError
+            If there is no token, one is no integer or outside the vocabulary, or `out` has the
+            wrong shape or type.
+        ContextOverflow
+            If they do not fit; then, as after any error, the session is as it was.
+        ClosedError
+            If the session or its model is closed.
+        OutOfMemory
+            If there is no memory for the step or its result.
+        Cancelled
+            If `cancel` was called.
+        """
+        shape = (self.n_vocab,)
+        return self._evaluate(ids, "all" if all_logits else "last", shape, all_logits, out)
+
+    def step(self, token: int) -> F32:
+        """Evaluate one token like `forward`, into an array of the session's own.
+
+        Parameters
+        ----------
+        token : int
+            An id of the vocabulary.
+
+        Returns
+        -------
+        ndarray of float32, shape (n_vocab,)
+            Scores of the next token, which the next step of this session overwrites.
+
+        Raises
+        ------
+        RmlError
+            As `forward`.
+        """
+        if self._logits is None:
+            self._logits = np.empty(self.n_vocab, np.float32)
+        return self._evaluate([token], "last", (self.n_vocab,), False, self._logits)
+
+    def hidden_states(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> F32:
+        """Evaluate tokens like `forward`, and return what the head would read.
+
+        Returns
+        -------
+        ndarray of float32, shape (n, d_model)
+            The state of each token after the last layer and its norm.
+
+        Raises
+        ------
+        RmlError
+            As `forward`.
+        """
+        return self._evaluate(ids, "states", (self._sessions.d_model,), True, None)
+
+    def _evaluate(
+        self,
+        ids: Sequence[int] | npt.NDArray[np.integer],
+        outputs: Outputs,
+        row: tuple[int, ...],
+        of_all: bool,
+        out: F32 | None,
+    ) -> F32:
+        with self.use() as sequence:
+            plain = _checked_ids(ids, self.n_vocab)
+            if (needed := len(sequence) + len(plain)) > self.n_ctx:
+                raise ContextOverflow(needed, self.n_ctx)
+            shape = (len(plain), *row) if of_all else row
+            if out is None:
+                out = np.empty(shape, np.float32)
+            else:
+                checks.array("out", out, shape, writable=True)
+            before, work = len(sequence), Evaluation(sequence, plain, outputs, out)
+            try:
+                self._work = work
+                work.cancelled = self._cancelled  # before; from now on `cancel` finds the work
+                self._sessions.engine.run(work)
+            except BaseException:
+                sequence.truncate(before)
+                raise
+            finally:
+                self._work = None
+            return out
+
+    def truncate(self, n: int) -> None:
+        """Forget every token from position `n` on.
+
+        Raises
+        ------
+        ArgumentError
+            If `n` is no integer from 0 to `position`.
+        ClosedError
+            If the session is closed.
+        """
+        with self.use() as sequence:
+            try:
+                length: int = integer(0, len(sequence))(n)
+            except ValueError:
+                raise ArgumentError(
+                    f"truncate({n!r}): an integer from 0 to {len(sequence)} is needed"
+                ) from None
+            sequence.truncate(length)
+
+    def keep_prefix(self, ids: Sequence[int], *, whole: bool = False) -> int:
+        """Forget what is not a beginning of `ids`, so that only the rest need be evaluated.
+
+        At least the last of `ids` is left to evaluate, since its logits are what comes next; but
+        not if `whole` says that these are known.
+
+        Returns
+        -------
+        int
+            How many of `ids` are in the cache.
+
+        Raises
+        ------
+        ArgumentError
+            If `ids` is no list of ids.
+        """
+        if (entries := listed(ids)) is None:
+            raise ArgumentError(f"keep_prefix takes a list of token ids, not {type(ids).__name__}")
+        have = self._sequence.ids
+        limit = max(0, min(len(have), len(entries) - (not whole)))
+        kept = next((i for i in range(limit) if have[i] != entries[i]), limit)
+        self.truncate(kept)
+        return kept
+
+    def fork(self) -> "Session":
+        """Open a session with the same tokens that goes its own way from here.
+
+        Both share the memory of what they have in common. They may be used by different threads.
+
+        Raises
+        ------
+        ClosedError
+            If the session is closed.
+        """
+        with self.use() as sequence:
+            return Session(self._sessions, sequence.fork(), n_ctx=self.n_ctx, kv_type=self.kv_type)
+
+    def plan(self, n_tokens: int = 1) -> Plan:
+        """Return the operations of the next step of `n_tokens`, to look at or to profile.
+
+        Running them changes nothing here.
+
+        Raises
+        ------
+        ArgumentError
+            If `n_tokens` is less than 1 or more than a step can have.
+        ClosedError
+            If the session is closed.
+        """
+        with self.use() as sequence:
+            return self._sessions.engine.plan(sequence, n_tokens)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write tokens, keys and values to a file, for `Model.load_session`.
+
+        It holds the text of the conversation. A file that is there is replaced; after an error it
+        is as it was, and the session may go on.
+
+        Raises
+        ------
+        ClosedError
+            If the session or its model is closed.
+        ArgumentError
+            If `path` is no path.
+        SaveError
+            If the file cannot be written.
+        """
+        with self.use() as sequence:
+            write_session(path, sequence, kv_type=self.kv_type, **self._sessions.identity())
+
+    def cancel(self) -> None:
+        """End the step under way in another thread, or else the next one, with `Cancelled`.
+
+        It ends after the operation under way, and the session is as it was before the step. Calling
+        this several times before a step has ended is the same as calling it once.
+        """
+        self._cancelled = True
+        work = self._work
+        if work is not None:
+            self._sessions.engine.cancel(work)
+
+    def uncancel(self) -> None:
+        """Take back a `cancel` that has ended no step."""
+        self._cancelled = False
+
+    def close(self) -> None:
+        """Give the memory back, ending a step under way in another thread; twice does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self.cancel()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Give the pages back, unless a thread uses the session: it will do so when it is done."""
+        if self._gate.acquire(blocking=False):
+            try:
+                self._sequence.release()
+            finally:
+                self._gate.release()
+
+    @contextmanager
+    def use(self) -> Iterator[Tokens]:
+        """Work with the sequence: `close` then leaves it to this thread, others are refused."""
+        if not self._gate.acquire(blocking=False):
+            raise ArgumentError(
+                "the session is in use by another thread; fork() makes one for each thread"
+            )
+        try:
+            self._require_open()
+            yield self._sequence
+        except OutOfMemory:
+            raise
+        except MemoryError as error:
+            raise self._no_room(error) from error
+        except Aborted:
+            if self._closed:
+                raise ClosedError("the session was closed during a step") from None
+            self._cancelled = False
+            raise Cancelled("the step was given up, since cancel was called") from None
+        finally:
+            self._gate.release()
+            if self._closed:
+                self._let_go()
+
+    def _no_room(self, error: MemoryError) -> OutOfMemory:
+        """Say what a step that found no memory needed, and which context would leave it some."""
+        room = available()
+        context = largest_context(
+            self._sessions.engine.decoder.config,
+            memory=room.n_bytes,
+            weights=0,
+            kv_type=self.kv_type,
+            n_batch=MAX_ROWS,
+        )
+        return no_room(
+            "a step of a session",
+            bytes_asked(error),
+            room,
+            largest_context=context,
+            advice="the session is as it was: evaluate fewer tokens at a time",
+        )
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the session is closed")
+
+    def __enter__(self) -> Self:
+        self._require_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError(
+            "a Session is neither pickled nor copied: save(path) and Model.load_session(path) "
+            "carry it to another process, and fork() makes a second one"
+        )
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"position {self.position} of {self.n_ctx}"
+        return f"<Session, {state}>"
+
+
+def _checked_ids(ids: Sequence[int] | npt.NDArray[np.integer], n_vocab: int) -> list[int]:
+    """Token ids as plain integers of the vocabulary, at least one."""
+    if type(ids) is list and len(ids) == 1 and type(ids[0]) is int and 0 <= ids[0] < n_vocab:
+        return ids  # a step of a generation
+    found = _id_array(ids)
+    plain: list[int] = found.tolist()
+    for token in (min(plain), max(plain)):
+        if not 0 <= token < n_vocab:
+            raise ArgumentError(f"token id {token} is outside the vocabulary of {n_vocab}")
+    return plain
+
+
+def _id_array(tokens: object) -> npt.NDArray[np.integer]:
+    """Ids in one dimension, at least one; a whole float is an integer, too."""
+    try:
+        ids = np.asarray(tokens)
+        if ids.dtype == np.object_:  # a column of a table: what its entries are
+            ids = np.asarray(ids.tolist())
+    except (ValueError, TypeError):
+        raise ArgumentError(
+            "tokens are lists of unequal length, but one or more ids in one list are needed"
+        ) from None
+    if ids.ndim != 1 or ids.size == 0:
+        found = f"of shape {ids.shape}" if ids.ndim else type(tokens).__name__
+        advice = ": encode the text first" if isinstance(tokens, str | bytes) else ""
+        raise ArgumentError(
+            f"tokens are {found}, but one or more ids in one list are needed{advice}"
+        )
+    if ids.dtype.kind == "f" and (np.floor(ids) == ids).all() and (abs(ids) < 2**53).all():
+        ids = ids.astype(np.int64)
+    if ids.dtype.kind not in "iu":
+        found = "no integers of 64 bits" if ids.dtype == np.object_ else str(ids.dtype)
+        raise ArgumentError(f"tokens are {found}, but whole numbers are needed")
+    return ids

@@ -1,0 +1,162 @@
+"""All sessions of a model, and how new ones are opened."""
+
+import logging
+import os
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rml.engine.context import checked_context, default_kv_memory
+from rml.engine.engine import Engine
+from rml.engine.session import Session
+from rml.engine.session_file import fingerprint, read_session
+from rml.errors import ClosedError
+from rml.files import Checkpoint
+from rml.llm.decoder import DecoderLM
+from rml.memory_room import out_of_memory
+from rml.ranges import checked, integer
+
+__all__ = ["Sessions", "open_session"]
+
+_log = logging.getLogger("rml")
+
+
+class Sessions:
+    """Opens sessions, and closes them all with the model; safe to use from any thread.
+
+    Parameters
+    ----------
+    engine : Engine
+        Computes them.
+    checkpoint : Checkpoint
+        The model's files, which tell it apart from others.
+    n_ctx : int
+        Positions of a session for which nobody says.
+    kv_type : str
+        How it stores keys and values.
+    """
+
+    def __init__(self, engine: Engine, checkpoint: Checkpoint, *, n_ctx: int, kv_type: str) -> None:
+        self.engine = engine
+        self.n_ctx, self.kv_type = n_ctx, kv_type
+        config = engine.decoder.config
+        self.n_vocab, self.d_model = config.n_vocab, config.d_model
+        self._checkpoint = checkpoint
+        self._said: set[str] = set()
+        # Changed and copied without a lock, which a fork in another thread could leave locked.
+        self._sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self.engine.closed
+
+    @property
+    def n_open(self) -> int:
+        """Sessions that are open."""
+        found = [reference() for reference in self._sessions.valuerefs()]
+        return sum(session is not None and not session.closed for session in found)
+
+    def open(
+        self, n_ctx: int | None = None, kv_type: str | None = None, n_sequences: int = 1
+    ) -> Session:
+        """Open a session that belongs to the caller; `Model.session` says what the arguments mean.
+
+        Raises
+        ------
+        ClosedError
+            If the model is closed.
+        ArgumentError
+            If an argument is out of its range.
+        OutOfMemory
+            If there is no memory for it.
+        """
+        if checked("n_sequences", n_sequences, integer(1)) > 1:
+            self._say_once("n_sequences has no effect: sessions take the memory that they need")
+        self._require_open()
+        with out_of_memory("a session"):
+            return self._opened(n_ctx, self.kv_type if kv_type is None else kv_type)
+
+    def _opened(self, n_ctx: int | None, kv_type: str) -> Session:
+        if n_ctx is None:
+            n_ctx = self.n_ctx
+        else:
+            config = self.engine.decoder.config
+            n_ctx = checked_context(n_ctx, config, self._checkpoint.path, kv_type=kv_type)
+        return Session(self, self.engine.new_sequence(kv_type), n_ctx=n_ctx, kv_type=kv_type)
+
+    def load(
+        self, path: str | os.PathLike[str], n_ctx: int | None = None, kv_type: str | None = None
+    ) -> Session:
+        """Open a session that was saved; `Model.load_session` says what the arguments mean."""
+        session = self.open(n_ctx, kv_type)
+        try:
+            with out_of_memory(f"the session {path}"), session.use() as sequence:
+                read_session(
+                    path,
+                    sequence,
+                    n_ctx=session.n_ctx,
+                    kv_type=session.kv_type,
+                    n_vocab=self.n_vocab,
+                    **self.identity(),
+                )
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def identity(self) -> dict[str, str]:
+        """Return what tells this model and its arithmetic apart, for files of sessions."""
+        decoder = self.engine.decoder
+        return {
+            "model": fingerprint(self._checkpoint, decoder.config, decoder.n_ctx),
+            "compute": decoder.compute,
+        }
+
+    def enter(self, session: Session) -> None:
+        """Remember a session as one of this model, and close it with the model."""
+        self._sessions[id(session)] = session
+
+    def owns(self, session: Session) -> bool:
+        """Whether a session is of this model."""
+        return self._sessions.get(id(session)) is session
+
+    @contextmanager
+    def lend(self) -> Iterator[Session]:
+        """Open a session for a block."""
+        with self.open() as session:
+            yield session
+
+    def close(self) -> None:
+        """Close all sessions; twice does nothing."""
+        self.engine.close()
+        for reference in self._sessions.valuerefs():
+            if (session := reference()) is not None:
+                session.close()
+
+    def _say_once(self, message: str) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            _log.warning("%s: %s", self._checkpoint.path, message)
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise ClosedError(f"{self._checkpoint.path}: the model is closed")
+
+
+def open_session(decoder: DecoderLM, n_ctx: int | None = None, kv_type: str = "f16") -> Session:
+    """Open a session of a decoder by itself, with an engine of its own: to look at and to measure.
+
+    Parameters
+    ----------
+    decoder : DecoderLM
+        The model.
+    n_ctx : int, optional
+        Positions that it may hold; those of the decoder if not given.
+    kv_type : str
+        How keys and values are stored.
+    """
+    n_ctx = decoder.n_ctx if n_ctx is None else n_ctx
+    kv_memory = default_kv_memory(decoder.config, n_ctx=n_ctx, kv_type=kv_type)
+    engine = Engine(decoder, kv_memory=kv_memory)
+    return Sessions(engine, decoder.checkpoint, n_ctx=n_ctx, kv_type=kv_type).open()

@@ -1,0 +1,125 @@
+"""What the engine works on: tokens of a sequence whose rows somebody waits for."""
+
+from collections.abc import Sequence as Row
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rml.engine.sequence import Sequence
+from rml.llm.evaluator import Evaluator
+
+__all__ = ["Evaluation", "Outputs", "Work"]
+
+F32 = npt.NDArray[np.float32]
+
+# What is wanted of the tokens: logits behind the last one or behind all, or states behind all.
+Outputs = Literal["last", "all", "states"]
+
+
+class Work(Protocol):
+    """Tokens behind those of a sequence.
+
+    Attributes
+    ----------
+    sequence : Sequence
+        Grows by the tokens that were evaluated.
+    cancelled : bool
+        Set by anybody at any time, also by a signal handler; the engine then ends the work.
+    ended : bool
+        Nothing more is to be done. Whoever waits looks at this.
+    """
+
+    sequence: Sequence
+    cancelled: bool
+    ended: bool
+
+    @property
+    def n_wanted(self) -> int:
+        """Tokens that could be evaluated now; 0 while somebody else has to do something first."""
+
+    @property
+    def wants_last(self) -> bool:
+        """Whether the logits behind the last of these tokens are wanted from the step itself."""
+
+    def next_ids(self, n: int) -> Row[int]:
+        """Return the first `n` of these tokens."""
+
+    def deliver(self, n: int, logits: F32 | None, evaluator: Evaluator, first: int) -> None:
+        """Take what the step has found out; the tokens are in the sequence by now.
+
+        Parameters
+        ----------
+        n : int
+            Tokens that were evaluated.
+        logits : (V,) float32 or None
+            Logits behind the last of them, if they were wanted and this was the last part. They
+            are overwritten by the next step.
+        evaluator : Evaluator
+            Gives logits and states of other rows.
+        first : int
+            Row of the first of these tokens in the step.
+        """
+
+    def fail(self, error: BaseException) -> None:
+        """End with an error, for whoever waits to raise."""
+
+
+class Evaluation:
+    """Some tokens to be evaluated once.
+
+    Parameters
+    ----------
+    sequence : Sequence
+        Where they go.
+    ids : sequence of int, length n
+        Tokens of the vocabulary.
+    outputs : str
+        See `Outputs`.
+    out : (V,), (n, V) or (n, D) float32
+        Where to write what is wanted.
+
+    Attributes
+    ----------
+    error : BaseException or None
+        What went wrong; then the sequence holds the tokens of the parts before.
+    """
+
+    def __init__(self, sequence: Sequence, ids: Row[int], outputs: Outputs, out: F32) -> None:
+        self.sequence = sequence
+        self.cancelled = self.ended = False
+        self.error: BaseException | None = None
+        self._ids = ids
+        self._done = 0
+        self._outputs = outputs
+        self._out = out
+
+    @property
+    def n_wanted(self) -> int:
+        """Tokens that are left."""
+        return len(self._ids) - self._done
+
+    @property
+    def wants_last(self) -> bool:
+        """Whether nothing but the logits behind the last token is wanted."""
+        return self._outputs == "last"
+
+    def next_ids(self, n: int) -> Row[int]:
+        """Return the first `n` that are left."""
+        return self._ids if n == len(self._ids) else self._ids[self._done : self._done + n]
+
+    def deliver(self, n: int, logits: F32 | None, evaluator: Evaluator, first: int) -> None:
+        """Copy what is wanted."""
+        part = self._out[self._done : self._done + n]
+        if self._outputs == "all":
+            evaluator.logits_of(first, first + n, part)
+        elif self._outputs == "states":
+            evaluator.states_of(first, first + n, part)
+        elif logits is not None:
+            self._out[:] = logits
+        self._done += n
+        self.ended = self._done == len(self._ids)
+
+    def fail(self, error: BaseException) -> None:
+        """End with an error."""
+        self.error, self.ended = error, True
