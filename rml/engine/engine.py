@@ -25,7 +25,7 @@ from rml.engine.work import Evaluation, Work
 from rml.errors import ArgumentError, ClosedError
 from rml.llm.decoder import DecoderLM
 from rml.llm.plan import RUNNING, Aborted, Plan
-from rml.llm.workspace import MAX_ROWS
+from rml.llm.workspace import LEAST_OUTPUTS, MAX_ROWS
 
 __all__ = ["Engine"]
 
@@ -249,7 +249,7 @@ class Engine:
         if wanting:  # all of one cache type: that of the oldest
             wanting = [w for w in wanting if w.sequence.store is wanting[0].sequence.store]
         rows = []
-        for work, n in schedule(wanting, self.n_batch):
+        for work, n in schedule(wanting[:LEAST_OUTPUTS], self.n_batch):
             try:
                 work.sequence.reserve(n)
             except Exception as error:  # noqa: BLE001 - raised by whoever waits for this work
@@ -277,6 +277,10 @@ class Engine:
                 return
             evaluator.run()
         except Aborted:  # those who are cancelled end before the next step
+            return
+        except Exception as error:  # noqa: BLE001 - raised by everyone who waits for a row of this
+            for work, _ in chosen:
+                work.fail(error)
             return
         with BOOKS:  # who has left meanwhile may have forgotten what these rows stand on
             joined = set(map(id, self._works))
@@ -316,6 +320,8 @@ class Engine:
     def begin_anew(self) -> None:
         """In a forked child nobody leads or waits, and only what the child asks for goes on."""
         self._leader = None
+        for work in self._in_step:  # chosen, but not begun
+            work.sequence.busy = False
         self._waiters, self._works, self._in_step = [], [], ()
 
 

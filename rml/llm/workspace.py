@@ -19,7 +19,7 @@ F32 = npt.NDArray[np.float32]
 MAX_ROWS = 512  # of a step; a longer prompt runs in pieces, with the same bits
 # Logits of a step that are held at once: values at most, but always of so many rows.
 MOST_LOGITS = 1 << 23
-LEAST_OUTPUTS = 16
+LEAST_OUTPUTS = 32
 
 
 def aligned(*shape: int) -> F32:

@@ -14,6 +14,7 @@ from rml.errors import ArgumentError, ClosedError, OutOfMemory
 from rml.files import open_checkpoint
 from rml.llm.decoder import DecoderLM
 from rml.llm.plan import Aborted
+from rml.llm.workspace import LEAST_OUTPUTS
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 N_VOCAB = 288
@@ -276,6 +277,36 @@ def test_after_the_end(llama):
         engine.join(work)
     with pytest.raises(ClosedError):
         engine.new_sequence("f32")
+
+
+def test_an_error_of_a_step_reaches_everyone_in_it_and_nobody_else(llama, monkeypatch):
+    engine, prompts = make(llama), texts(3, seed=6)
+    evaluator = engine.store("f32").evaluator
+    ran = evaluator.run
+
+    def fails():
+        monkeypatch.setattr(evaluator, "run", ran)
+        raise MemoryError("no memory for 5 bytes of scratch")
+
+    monkeypatch.setattr(evaluator, "run", fails)
+    works = [evaluation(engine, ids) for ids in prompts]
+    late = evaluation(engine, prompts[0], kv_type="f16")
+    run(engine, *works, late)
+    assert all(isinstance(work.error, MemoryError) and not len(work.sequence) for work in works)
+    assert np.array_equal(late.out, alone(llama, prompts[0], kv_type="f16"))
+    again = [
+        evaluation(engine, ids, sequence=work.sequence)
+        for work, ids in zip(works, prompts, strict=True)
+    ]
+    for out, ids in zip(run(engine, *again), prompts, strict=True):
+        assert np.array_equal(out, alone(llama, ids))
+
+
+def test_more_sequences_than_a_step_has_outputs(llama):
+    engine = make(llama)
+    works = [evaluation(engine, [i % 200, i]) for i in range(3 * LEAST_OUTPUTS + 5)]
+    for i, out in enumerate(run(engine, *works)):
+        assert np.array_equal(out, alone(llama, [i % 200, i]))
 
 
 # ---- the schedule ----
