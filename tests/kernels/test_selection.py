@@ -127,10 +127,21 @@ def installed(tmp_path):
     return tmp_path / "site"
 
 
+# numpy first, since an rml may be installed beside it, which is then not to be found.
+ALONE = """
+import sys
+from pathlib import Path
+import numpy.typing
+sys.path = [p for p in sys.path if not Path(p, "rml", "_kernels").is_dir() or p in KEPT]
+"""
+
+
 def run_in(folder, *path, **env):
+    """Import the rml of the first folder, where no rml but those of `path` can be found, too."""
+    kept = {"", *map(str, path)}
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("RML_", "PYTHONSAFEPATH"))}
     return subprocess.run(
-        [sys.executable, "-c", SHOW],
+        [sys.executable, "-c", f"KEPT = {kept}\n{ALONE}{SHOW}"],
         cwd=folder,
         capture_output=True,
         text=True,
