@@ -87,6 +87,13 @@ class PagePool:
         return self.pages.n_pages - len(self._users)
 
     @property
+    def n_obtainable(self) -> int:
+        """Pages that could be taken now: those that are free, and more if there is memory."""
+        free = sum(map(len, self._free))
+        more = min(self.n_free - free, available().n_bytes // self.pages.page_bytes)
+        return free + max(0, more)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the slabs that are reserved."""
         pages = self.pages

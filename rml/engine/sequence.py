@@ -7,7 +7,7 @@ from collections.abc import Sequence as Row
 from rml._kernels.pages import PAGE_SIZE, PageTable
 from rml.engine.books import BOOKS
 from rml.engine.pool import PagePool
-from rml.errors import ArgumentError
+from rml.errors import ArgumentError, OutOfMemory
 from rml.llm.evaluator import Evaluator
 
 __all__ = ["Sequence", "SequenceStore"]
@@ -127,10 +127,25 @@ class Sequence:
                             pool.release(old)
                     while len(table) < last:
                         table.append(pool.take())
-            except BaseException:
+            except BaseException as error:
                 self.store.recount()
                 self.settle()
+                if isinstance(error, OutOfMemory):
+                    raise self._no_room(error) from None
                 raise
+
+    def _no_room(self, error: OutOfMemory) -> OutOfMemory:
+        """Say how long the sequence could become."""
+        fitting = min(
+            (len(table) + pool.n_obtainable) * PAGE_SIZE
+            for pool, table in zip(self.store.pools, self.tables, strict=True)
+        )
+        return OutOfMemory(
+            f"{error}; the largest context that fits is {fitting:,} tokens",
+            needed=error.needed,
+            available=error.available,
+            largest_context=fitting,
+        )
 
     def _has_own(self, first: int, last: int) -> bool:
         """Whether it has the pages of these entries to itself, as for most tokens it has."""

@@ -156,8 +156,9 @@ def test_a_full_pool_changes_nothing():
     first, second = store.new(), store.new()
     append(first, [1] * 40)
     append(second, [2] * 10)
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(OutOfMemory, match="the largest context that fits is 16 tokens") as e:
         second.reserve(10)
+    assert e.value.largest_context == 16
     assert (read(first), read(second)) == ([1] * 40, [2] * 10)
     check(store)
     first.truncate(20)
