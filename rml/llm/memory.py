@@ -11,7 +11,7 @@ import numpy as np
 from rml._kernels.pages import KV_TYPES, PAGE_SIZE, scale_group
 from rml.errors import ArgumentError
 from rml.llm.config import ModelConfig
-from rml.llm.workspace import MAX_ROWS
+from rml.llm.workspace import MAX_ROWS, outputs_of
 
 __all__ = ["MemoryBill", "kv_bytes_per_token", "largest_context", "scratch_bytes"]
 
@@ -75,7 +75,7 @@ def kv_bytes_per_token(config: ModelConfig, kv_type: str) -> int:
 
 
 def scratch_bytes(config: ModelConfig, n_tokens: int) -> int:
-    """Bytes of the buffers for a step of `n_tokens` tokens, logits of the last one included.
+    """Bytes of the buffers for a step of `n_tokens` tokens, and of the logits that it can give.
 
     Counted are the residual stream and its normalized copy (twice, where branches are normalized
     before they are added), queries, keys, values and the attention's output, the gate, cosines and
@@ -97,7 +97,8 @@ def scratch_bytes(config: ModelConfig, n_tokens: int) -> int:
         values += config.d_ffn
         widest = max(widest, config.d_ffn)
     codes = 2 * widest + 16 * ((widest + 31) // 32)
-    return n_tokens * (4 * values + codes) + 4 * config.n_vocab
+    logits = 4 * config.n_vocab * outputs_of(config, n_tokens)
+    return n_tokens * (4 * values + codes) + logits
 
 
 def largest_context(

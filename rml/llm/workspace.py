@@ -12,13 +12,13 @@ from rml.llm.config import ModelConfig
 from rml.llm.operation import Counted
 from rml.llm.plan import Plan
 
-__all__ = ["MAX_ROWS", "Workspace"]
+__all__ = ["LEAST_OUTPUTS", "MAX_ROWS", "Workspace", "outputs_of"]
 
 F32 = npt.NDArray[np.float32]
 
 MAX_ROWS = 512  # of a step; a longer prompt runs in pieces, with the same bits
 # Logits of a step that are held at once: values at most, but always of so many rows.
-MOST_LOGITS = 1 << 23
+MOST_LOGITS = 1 << 21
 LEAST_OUTPUTS = 32
 
 
@@ -28,6 +28,11 @@ def aligned(*shape: int) -> F32:
     memory = np.zeros(n + 15, np.float32)
     start = -memory.ctypes.data // 4 % 16
     return memory[start : start + n].reshape(shape)
+
+
+def outputs_of(config: ModelConfig, n_rows: int) -> int:
+    """Rows of a step whose logits are held at once."""
+    return min(n_rows, max(LEAST_OUTPUTS, MOST_LOGITS // config.n_vocab))
 
 
 class Workspace:
@@ -44,7 +49,7 @@ class Workspace:
     def __init__(self, config: ModelConfig, n_rows: int, *, n_groups: int = 1) -> None:
         array = aligned
         self.n_rows = n_rows
-        n_outputs = min(n_rows, max(LEAST_OUTPUTS, MOST_LOGITS // config.n_vocab))
+        n_outputs = outputs_of(config, n_rows)
         self.step = Step(n_rows, n_outputs=n_outputs, n_groups=n_groups)
         self.x = array(n_rows, config.d_model)
         self.normed = array(n_rows, config.d_model)

@@ -58,7 +58,7 @@ def test_scratch_counts_every_buffer():
     # Two streams of 64, queries and output of 64, keys and values of 16, gate 96, angles 2 x 4;
     # 96 codes of two bytes, four numbers for each 32 of them; the logits.
     a_token = 4 * (2 * 64 + 2 * 64 + 2 * 16 + 96 + 2 * 4) + 2 * 96 + 16 * 3
-    assert scratch_bytes(TOY, 5) == 5 * a_token + 400
+    assert scratch_bytes(TOY, 5) == 5 * a_token + 5 * 400
 
     branch = dataclasses.replace(TOY, sandwich_norms=True)
     assert scratch_bytes(branch, 5) - scratch_bytes(TOY, 5) == 5 * 4 * 64
@@ -67,7 +67,7 @@ def test_scratch_counts_every_buffer():
     experts = dataclasses.replace(TOY, n_experts=7, n_experts_used=2, d_expert_ffn=96, d_ffn=0)
     # Seven scores; for two choices an id, a weight, a gate of 96, an output of 64, and codes of 96.
     a_token = 4 * (2 * 64 + 2 * 64 + 2 * 16 + 2 * 4) + 4 * (7 + 2 * (2 + 96 + 64))
-    assert scratch_bytes(experts, 5) == 5 * (a_token + 2 * 192 + 16 * 6) + 400
+    assert scratch_bytes(experts, 5) == 5 * (a_token + 2 * 192 + 16 * 6) + 5 * 400
 
 
 def test_bill():
