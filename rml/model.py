@@ -292,9 +292,7 @@ class Model:
         """
         texts, many = given_prompts(text)
         prompts = [prompt_ids(each, self.tokenizer, whole=True) for each in texts]
-        vectors = embed(
-            self._sessions, prompts, pooling=pooling, normalize=normalize, n_batch=self.n_batch
-        )
+        vectors = embed(self._sessions, prompts, pooling=pooling, normalize=normalize)
         return vectors if many else vectors[0]
 
     def _prompt(self, prompt: str | list[int], request: Request) -> Prompt:

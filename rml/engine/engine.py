@@ -149,16 +149,26 @@ class Engine:
             self._works = [each for each in self._works if each is not work]
         self.cancel(work)
 
-    def run(self, work: Evaluation) -> None:
-        """Join, wait for the end, and raise the error if there was one."""
-        self.join(work)
+    def run(self, *works: Evaluation) -> None:
+        """Join, wait for the end of all, and raise the first error if there was one."""
+        for work in works:
+            self.join(work)
+        left = list(reversed(works))
+
+        def done() -> bool:
+            while left and left[-1].ended:
+                left.pop()
+            return not left
+
         try:
-            self.wait(lambda: work.ended)
+            self.wait(done)
         except BaseException:
-            self.leave(work)
+            for work in works:
+                self.leave(work)
             raise
-        if work.error is not None:
-            raise work.error
+        for work in works:
+            if work.error is not None:
+                raise work.error
 
     def wait(self, done: Callable[[], bool]) -> None:
         """Return when `done()` is true, and compute what there is while nobody else does.

@@ -108,8 +108,19 @@ class Evaluation:
         """Return the first `n` that are left."""
         return self._ids if n == len(self._ids) else self._ids[self._done : self._done + n]
 
+    @property
+    def n_ids(self) -> int:
+        """Tokens in all."""
+        return len(self._ids)
+
     def deliver(self, n: int, logits: F32 | None, evaluator: Evaluator, first: int) -> None:
-        """Copy what is wanted."""
+        """Take what is wanted."""
+        self.take(n, logits, evaluator, first)
+        self._done += n
+        self.ended = self._done == len(self._ids)
+
+    def take(self, n: int, logits: F32 | None, evaluator: Evaluator, first: int) -> None:
+        """Copy what is wanted of the next `n` tokens."""
         part = self._out[self._done : self._done + n]
         if self._outputs == "all":
             evaluator.logits_of(first, first + n, part)
@@ -117,8 +128,6 @@ class Evaluation:
             evaluator.states_of(first, first + n, part)
         elif logits is not None:
             self._out[:] = logits
-        self._done += n
-        self.ended = self._done == len(self._ids)
 
     def fail(self, error: BaseException) -> None:
         """End with an error."""

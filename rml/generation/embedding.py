@@ -1,15 +1,19 @@
 """Texts as vectors: the hidden states of a decoder, pooled."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from rml._kernels.ieee import ieee
-from rml.engine.session import Session
+from rml._kernels.pages import PAGE_SIZE
+from rml.engine.sequence import Sequence
 from rml.engine.sessions import Sessions
+from rml.engine.work import Evaluation
 from rml.errors import ArgumentError, ContextOverflow, NumericError
 from rml.generation.candidates import Floats
+from rml.llm.evaluator import Evaluator
 from rml.ranges import boolean, checked
 
 __all__ = ["POOLINGS", "Pooling", "embed"]
@@ -18,6 +22,8 @@ Pooling = Literal["mean", "last"]
 POOLINGS = ("mean", "last")
 Wide = npt.NDArray[np.float64]
 
+_AT_ONCE = 4096  # positions of texts that are evaluated together
+
 
 def embed(
     sessions: Sessions,
@@ -25,22 +31,19 @@ def embed(
     *,
     pooling: Pooling,
     normalize: bool,
-    n_batch: int,
 ) -> Floats:
-    """Evaluate texts, and pool what the head would read.
+    """Evaluate texts, several together, and pool what the head would read.
 
     Parameters
     ----------
     sessions : Sessions
-        Lends a session for each text.
+        Of the model.
     prompts : list of list of int
         The tokens of each, at least one.
     pooling : str
         ``"mean"`` of all tokens, or the ``"last"`` one, which has seen all others.
     normalize : bool
         Scale each vector to length 1.
-    n_batch : int
-        Tokens that are evaluated at a time; the result does not depend on it.
 
     Returns
     -------
@@ -62,13 +65,28 @@ def embed(
     if longest > sessions.n_ctx:
         raise ContextOverflow(longest, sessions.n_ctx, "shorten the text or use a larger n_ctx")
     vectors = np.empty((len(prompts), sessions.d_model), np.float32)
-    for vector, ids in zip(vectors, prompts, strict=True):
-        with sessions.lend() as session:
-            pooled = _pooled(session, ids, pooling, n_batch)
-        length = _write(pooled, vector, normalize)
-        if not np.isfinite(length) or (normalize and length == 0):
-            raise NumericError(f"the embedding has length {length}")
+    for group in _groups(prompts, sessions.n_ctx):
+        pooled = _pooled(sessions, [prompts[i] for i in group], pooling)
+        for i, each in zip(group, pooled, strict=True):
+            length = _write(each, vectors[i], normalize)
+            if not np.isfinite(length) or (normalize and length == 0):
+                raise NumericError(f"the embedding has length {length}")
     return vectors
+
+
+def _groups(prompts: list[list[int]], n_ctx: int) -> Iterator[list[int]]:
+    """Numbers of texts to evaluate together: they take no more memory than the longest may."""
+    group: list[int] = []
+    taken, most = 0, min(n_ctx, _AT_ONCE)
+    for i, ids in enumerate(prompts):
+        positions = -(-len(ids) // PAGE_SIZE) * PAGE_SIZE
+        if group and taken + positions > most:
+            yield group
+            group, taken = [], 0
+        group.append(i)
+        taken += positions
+    if group:
+        yield group
 
 
 @ieee
@@ -79,14 +97,41 @@ def _write(pooled: Wide, vector: Floats, normalize: bool) -> float:
     return float(length)
 
 
-def _pooled(session: Session, ids: list[int], pooling: Pooling, n_batch: int) -> Wide:
-    total: Wide = np.zeros(1)
-    for start in range(0, len(ids), n_batch):
-        states = session.hidden_states(ids[start : start + n_batch]).astype(np.float64)
-        pooled: Wide = states[-1]
-        if pooling == "mean":
-            total, pooled = _mean(states, total, len(ids))
-    return pooled
+class _Embedding(Evaluation):
+    """The states of a text, pooled as they come."""
+
+    def __init__(self, sequence: Sequence, ids: list[int], pooling: Pooling, d_model: int) -> None:
+        super().__init__(sequence, ids, "states", np.empty((0, d_model), np.float32))
+        self.pooled: Wide = np.zeros(d_model)
+        self._total: Wide = np.zeros(1)
+        self._pooling = pooling
+        self._d_model = d_model
+
+    def take(self, n: int, _logits: Floats | None, evaluator: Evaluator, first: int) -> None:
+        """Pool the states of the next `n` tokens."""
+        rows = np.empty((n, self._d_model), np.float32)
+        evaluator.states_of(first, first + n, rows)
+        states = rows.astype(np.float64)
+        if self._pooling == "mean":
+            self._total, self.pooled = _mean(states, self._total, self.n_ids)
+        else:
+            self.pooled = states[-1]
+
+
+def _pooled(sessions: Sessions, texts: list[list[int]], pooling: Pooling) -> list[Wide]:
+    """Evaluate texts together, each with the bits that it has alone."""
+    engine, sequences = sessions.engine, []
+    try:
+        sequences = [engine.new_sequence(sessions.kv_type) for _ in texts]
+        works = [
+            _Embedding(sequence, ids, pooling, sessions.d_model)
+            for sequence, ids in zip(sequences, texts, strict=True)
+        ]
+        engine.run(*works)
+        return [work.pooled for work in works]
+    finally:
+        for sequence in sequences:
+            sequence.release()
 
 
 @ieee

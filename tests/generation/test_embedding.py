@@ -8,7 +8,6 @@ import pytest
 
 import rml
 from rml import ArgumentError, ContextOverflow
-from rml.generation.embedding import embed
 
 ROOT = Path(__file__).resolve().parents[2]
 LLAMA = ROOT / "tests" / "fixtures" / "llama" / "model.gguf"
@@ -64,14 +63,24 @@ def test_lists_of_texts_and_of_ids(model):
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last"])
-def test_the_parts_of_a_text_do_not_matter(model, pooling):
-    prompts = [list(range(3, 60)), [7]]
-    vectors = [
-        embed(model._sessions, prompts, pooling=pooling, normalize=True, n_batch=n_batch)
-        for n_batch in (1, 7, 16, 57, 512)
-    ]
+def test_the_parts_of_a_text_and_its_company_do_not_matter(model, pooling):
+    prompts = [list(range(3, 60)), [7], *([i] * (i % 30 + 1) for i in range(3, 60))]
+    alone = [model.embed(ids, pooling=pooling) for ids in prompts]
+    for n_batch in (1, 7, 16, 512):
+        with rml.load(LLAMA, n_batch=n_batch, kv_type="f32", compute="f32") as other:
+            np.testing.assert_array_equal(other.embed(prompts, pooling=pooling), alone)
 
-    assert all(np.array_equal(found, vectors[0]) for found in vectors)
+
+def test_texts_that_do_not_fit_together_take_turns():
+    bytes_per_token = 256
+    with rml.load(LLAMA, kv_type="f32", kv_memory=64 * bytes_per_token) as model:
+        assert model.n_ctx == 64
+        prompts = [[i] * 40 for i in range(5)]
+        vectors = model.embed(prompts)
+        np.testing.assert_array_equal(vectors[3], model.embed(prompts[3]))
+        with pytest.raises(ContextOverflow):
+            model.embed([[1] * 65])
+        assert model._sessions.engine.store("f32").pools[0].n_used == 0
 
 
 def test_refused(model):
