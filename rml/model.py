@@ -1,7 +1,7 @@
 """The face of rml: a loaded model that generates, chats and scores."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from rml.engine.session import Session
 from rml.engine.sessions import Sessions
 from rml.errors import ArgumentError, ClosedError
 from rml.files import Checkpoint
+from rml.generation.batch import complete
 from rml.generation.candidates import Floats
 from rml.generation.chat import (
     ChatPrompts,
@@ -155,20 +156,41 @@ class Model:
         if many:
             if n is not None:
                 raise ArgumentError("n is for one prompt, not for a list of them")
-            return [self._stream(each, request).result() for each in prompts]
+            if request.session is not None:  # each goes on in what the one before has left
+                return [self._stream(each, request).result() for each in prompts]
+            return self._completed(self._stream(each, request) for each in prompts)
         (one,) = prompts
         if n is None:
             return self._stream(one, request).result()
         n = checked("n", n, integer(1, _MOST_COMPLETIONS))
         with ExitStack() as opened:
-            session = request.session or opened.enter_context(self._sessions.lend())
-            first = self._stream(one, replace(request, session=session))
-            # The prompt is evaluated when the first one runs, and never again.
-            results = [first.result()]
-            for i in range(1, n):
-                again = replace(request, seed=(request.seed + i) % 2**64, session=session)
-                results.append(self._stream(one, again, first.evaluated).result())
-            return results
+            bases: list[Session] = []
+
+            def keep(session: Session) -> None:
+                bases.append(opened.enter_context(session.fork()))
+
+            first = self._stream(one, request, when_evaluated=keep)
+            # The prompt is evaluated once; the others begin as forks of what the first has then.
+            work = first.advance()
+            while work is not None and not bases:
+                self._sessions.engine.finish(work)
+                work = first.advance()
+
+            def streams() -> Iterator[Stream]:
+                yield first
+                for i in range(1, n):
+                    again = replace(request, seed=(request.seed + i) % 2**64, session=None)
+                    yield self._stream(
+                        one,
+                        again,
+                        evaluated=first.evaluated,
+                        origin=bases[0] if bases else None,
+                    )
+
+            return self._completed(streams())
+
+    def _completed(self, streams: Iterable[Stream]) -> list[Completion]:
+        return complete(streams, self._sessions.engine, self.kv_type)
 
     __call__ = generate
 
@@ -304,7 +326,13 @@ class Model:
         return longest_prompt((request.session or self._sessions).n_ctx, request.max_tokens)
 
     def _stream(
-        self, prompt: Prompt, request: Request, evaluated: Evaluated | None = None
+        self,
+        prompt: Prompt,
+        request: Request,
+        *,
+        evaluated: Evaluated | None = None,
+        origin: Session | None = None,
+        when_evaluated: Callable[[Session], object] | None = None,
     ) -> Stream:
         self._require_open()
         return Stream(
@@ -315,6 +343,8 @@ class Model:
             stop_ids=self.stop_ids,
             n_batch=self.n_batch,
             evaluated=evaluated,
+            origin=origin,
+            when_evaluated=when_evaluated,
         )
 
     # ---- chat templates ----

@@ -169,7 +169,7 @@ def test_a_tensor_too_large_to_expand(numpy_refuses, tmp_path):
         ("rml.generation.stream.evaluate", lambda model: model.generate("a", max_tokens=2)),
         ("rml.model.score", lambda model: model.score("ab")),
         ("rml.model.embed", lambda model: model.embed("ab")),
-        ("rml.engine.engine.Engine.run", lambda model: model.generate("a", max_tokens=3)),
+        ("rml.engine.engine.Engine.finish", lambda model: model.generate("a", max_tokens=3)),
         ("rml.engine.session.write_session", lambda model: model.session().save("x")),
         ("rml.engine.sequence.SequenceStore.new", lambda model: model.session()),
         ("rml.tokenizers.tokenizer.as_text", lambda model: model.tokenizer.encode("a")),

@@ -150,7 +150,14 @@ class Engine:
         self.cancel(work)
 
     def run(self, *works: Evaluation) -> None:
-        """Join, wait for the end of all, and raise the first error if there was one."""
+        """Have works computed together, and raise the first error if there was one."""
+        self.finish(*works)
+        for work in works:
+            if work.error is not None:
+                raise work.error
+
+    def finish(self, *works: Evaluation) -> None:
+        """Have works computed together; what went wrong with each is in its `error`."""
         for work in works:
             self.join(work)
         left = list(reversed(works))
@@ -166,9 +173,6 @@ class Engine:
             for work in works:
                 self.leave(work)
             raise
-        for work in works:
-            if work.error is not None:
-                raise work.error
 
     def wait(self, done: Callable[[], bool]) -> None:
         """Return when `done()` is true, and compute what there is while nobody else does.

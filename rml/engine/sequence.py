@@ -37,6 +37,13 @@ class SequenceStore:
         """Bytes that one position takes, of all layers."""
         return sum(pool.pages.bytes_per_token for pool in self.pools)
 
+    @property
+    def n_obtainable_positions(self) -> int:
+        """Positions for which pages could be taken now."""
+        with BOOKS:
+            self.collect()
+            return min(pool.n_obtainable for pool in self.pools) * PAGE_SIZE
+
     def new(self) -> "Sequence":
         """Make an empty sequence."""
         with BOOKS:
@@ -103,6 +110,11 @@ class Sequence:
             len(table) * pool.pages.page_bytes
             for pool, table in zip(pools, self.tables, strict=True)
         )
+
+    @property
+    def n_reserved(self) -> int:
+        """Positions that its pages hold."""
+        return min(map(len, self.tables)) * PAGE_SIZE
 
     def reserve(self, n: int) -> None:
         """Have pages of its own for the next `n` positions.

@@ -22,7 +22,7 @@ from rml.llm.workspace import MAX_ROWS
 from rml.memory_room import available, bytes_asked, no_room
 from rml.ranges import integer, listed
 
-__all__ = ["Owner", "Session"]
+__all__ = ["Owner", "Session", "checked_ids"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -142,8 +142,7 @@ class Session:
         Cancelled
             If `cancel` was called.
         """
-        shape = (self.n_vocab,)
-        return self._evaluate(ids, "all" if all_logits else "last", shape, all_logits, out)
+        return self._evaluated(ids, "all" if all_logits else "last", out)
 
     def step(self, token: int) -> F32:
         """Evaluate one token like `forward`, into an array of the session's own.
@@ -165,7 +164,7 @@ class Session:
         """
         if self._logits is None:
             self._logits = np.empty(self.n_vocab, np.float32)
-        return self._evaluate([token], "last", (self.n_vocab,), False, self._logits)
+        return self._evaluated([token], "last", self._logits)
 
     def hidden_states(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> F32:
         """Evaluate tokens like `forward`, and return what the head would read.
@@ -180,21 +179,52 @@ class Session:
         RmlError
             As `forward`.
         """
-        return self._evaluate(ids, "states", (self._sessions.d_model,), True, None)
+        return self._evaluated(ids, "states")
 
-    def _evaluate(
+    def _evaluated(
         self,
         ids: Sequence[int] | npt.NDArray[np.integer],
         outputs: Outputs,
-        row: tuple[int, ...],
-        of_all: bool,
-        out: F32 | None,
+        out: F32 | None = None,
     ) -> F32:
+        with self.evaluation(ids, outputs, out) as work:
+            self._sessions.engine.finish(work)
+        return work.out
+
+    @contextmanager
+    def evaluation(
+        self,
+        ids: Sequence[int] | npt.NDArray[np.integer],
+        outputs: Outputs = "last",
+        out: F32 | None = None,
+    ) -> Iterator[Evaluation]:
+        """Yield what is to be computed, alone or with that of others (`Engine.finish`).
+
+        When the block ends the tokens are part of the session, or its error is raised. If another
+        error ends it, the session is as it was.
+
+        Parameters
+        ----------
+        ids : sequence of int, length n
+            At least one token.
+        outputs : str
+            Logits behind the ``"last"`` token or behind ``"all"``, or the ``"states"`` of all.
+        out : ndarray of float32, optional
+            Where to write them.
+
+        Raises
+        ------
+        RmlError
+            As `forward`.
+        """
         with self.use() as sequence:
-            plain = _checked_ids(ids, self.n_vocab)
+            plain = checked_ids(ids, self.n_vocab)
             if (needed := len(sequence) + len(plain)) > self.n_ctx:
                 raise ContextOverflow(needed, self.n_ctx)
-            shape = (len(plain), *row) if of_all else row
+            shape: tuple[int, ...] = (self.n_vocab,)
+            if outputs != "last":
+                width = self.n_vocab if outputs == "all" else self._sessions.d_model
+                shape = (len(plain), width)
             if out is None:
                 out = np.empty(shape, np.float32)
             else:
@@ -203,13 +233,14 @@ class Session:
             try:
                 self._work = work
                 work.cancelled = self._cancelled  # before; from now on `cancel` finds the work
-                self._sessions.engine.run(work)
+                yield work
+                if work.error is not None:
+                    raise work.error  # noqa: TRY301 - undone below, as any other
             except BaseException:
                 sequence.truncate(before)
                 raise
             finally:
                 self._work = None
-            return out
 
     def truncate(self, n: int) -> None:
         """Forget every token from position `n` on.
@@ -400,8 +431,25 @@ class Session:
         return f"<Session, {state}>"
 
 
-def _checked_ids(ids: Sequence[int] | npt.NDArray[np.integer], n_vocab: int) -> list[int]:
-    """Token ids as plain integers of the vocabulary, at least one."""
+def checked_ids(ids: Sequence[int] | npt.NDArray[np.integer], n_vocab: int) -> list[int]:
+    """Token ids as plain integers.
+
+    Parameters
+    ----------
+    ids : sequence of int
+        At least one.
+    n_vocab : int
+        Size of the vocabulary.
+
+    Returns
+    -------
+    list of int
+
+    Raises
+    ------
+    ArgumentError
+        If they are something else, or none of the vocabulary.
+    """
     if type(ids) is list and len(ids) == 1 and type(ids[0]) is int and 0 <= ids[0] < n_vocab:
         return ids  # a step of a generation
     found = _id_array(ids)

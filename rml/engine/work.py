@@ -81,6 +81,8 @@ class Evaluation:
 
     Attributes
     ----------
+    out : ndarray
+        As given.
     error : BaseException or None
         What went wrong; then the sequence holds the tokens of the parts before.
     """
@@ -92,7 +94,7 @@ class Evaluation:
         self._ids = ids
         self._done = 0
         self._outputs = outputs
-        self._out = out
+        self.out = out
 
     @property
     def n_wanted(self) -> int:
@@ -121,13 +123,13 @@ class Evaluation:
 
     def take(self, n: int, logits: F32 | None, evaluator: Evaluator, first: int) -> None:
         """Copy what is wanted of the next `n` tokens."""
-        part = self._out[self._done : self._done + n]
+        part = self.out[self._done : self._done + n]
         if self._outputs == "all":
             evaluator.logits_of(first, first + n, part)
         elif self._outputs == "states":
             evaluator.states_of(first, first + n, part)
         elif logits is not None:
-            self._out[:] = logits
+            self.out[:] = logits
 
     def fail(self, error: BaseException) -> None:
         """End with an error."""

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from rml._kernels.ieee import ieee
 from rml._kernels.pages import PAGE_SIZE
 from rml.engine.sequence import Sequence
+from rml.engine.session import checked_ids
 from rml.engine.sessions import Sessions
 from rml.engine.work import Evaluation
 from rml.errors import ArgumentError, ContextOverflow, NumericError
@@ -52,7 +53,7 @@ def embed(
     Raises
     ------
     ArgumentError
-        If `pooling` or `normalize` is something else.
+        If `pooling` or `normalize` is something else, or ids are none of the vocabulary.
     ContextOverflow
         If a text is longer than the context; nothing was evaluated.
     NumericError
@@ -64,6 +65,7 @@ def embed(
     longest = max(map(len, prompts), default=0)
     if longest > sessions.n_ctx:
         raise ContextOverflow(longest, sessions.n_ctx, "shorten the text or use a larger n_ctx")
+    prompts = [checked_ids(ids, sessions.n_vocab) for ids in prompts]
     vectors = np.empty((len(prompts), sessions.d_model), np.float32)
     for group in _groups(prompts, sessions.n_ctx):
         pooled = _pooled(sessions, [prompts[i] for i in group], pooling)

@@ -1,11 +1,12 @@
 """The evaluation of a prompt: the first phase of a generation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import numpy as np
 
 from rml.engine.session import Session
+from rml.engine.work import Evaluation
 from rml.errors import Cancelled
 from rml.generation.candidates import Floats
 from rml.generation.logprobs import TokenLogprob, logprobs_of, rows_at_once
@@ -39,8 +40,10 @@ def evaluate(
     n_batch: int,
     progress: Progress | None,
     is_cancelled: Callable[[], bool],
-) -> Evaluated | None:
+) -> Generator[Evaluation, None, Evaluated | None]:
     """Evaluate a prompt in parts.
+
+    Yields each part for the caller to have it computed, alone or with those of others.
 
     Parameters
     ----------
@@ -77,9 +80,12 @@ def evaluate(
         part = prompt[done : done + n_batch]
         try:
             if logprobs is None or top_logprobs is None:
-                logits = session.forward(part, out=logits)
+                with session.evaluation(part, out=logits) as work:
+                    yield work
             else:
-                rows = session.forward(part, all_logits=True)
+                with session.evaluation(part, "all") as work:
+                    yield work
+                rows = work.out
                 following = prompt[done + 1 : done + 1 + len(part)]
                 logprobs += logprobs_of(rows, following, top_logprobs, done + 1)
                 logits[:] = rows[-1]

@@ -18,12 +18,15 @@ evaluated, so the cache itself has one position to spare.
 import inspect
 import threading
 import time
-from collections.abc import AsyncIterator, Collection, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator
 from types import TracebackType
 from typing import NoReturn, Self
 
+import numpy as np
+
 from rml.engine.session import Session
 from rml.engine.sessions import Sessions
+from rml.engine.work import Evaluation
 from rml.errors import ArgumentError, Cancelled, ContextOverflow, RmlError
 from rml.generation.candidates import Floats
 from rml.generation.logprobs import token_logprob
@@ -61,7 +64,11 @@ class Stream:
         Tokens of the prompt that are evaluated at a time.
     evaluated : Evaluated, optional
         What an earlier stream has found out about the same prompt, whose tokens are not evaluated
-        again if the request's session still holds them.
+        again if the session still holds them.
+    origin : Session, optional
+        Where the request brings no session of its own, a fork of this one is used.
+    when_evaluated : callable, optional
+        Called once with the session when the prompt has been evaluated.
 
     Attributes
     ----------
@@ -91,13 +98,15 @@ class Stream:
         stop_ids: Collection[int],
         n_batch: int,
         evaluated: Evaluated | None = None,
+        origin: Session | None = None,
+        when_evaluated: Callable[[Session], object] | None = None,
     ) -> None:
         n_prompt = len(prompt.ids)
         if not n_prompt:
             raise ArgumentError("the prompt has no tokens, but at least one is needed")
         if request.session is not None and not sessions.owns(request.session):
             raise ArgumentError("the session is of another model, or its model was closed")
-        n_ctx = (request.session or sessions).n_ctx
+        n_ctx = (request.session or origin or sessions).n_ctx
         if n_prompt > n_ctx:
             raise ContextOverflow(
                 n_prompt,
@@ -108,6 +117,8 @@ class Stream:
         self.seed = request.seed
         self.evaluated = evaluated
         self._sessions = sessions
+        self._origin = origin
+        self._when_evaluated = when_evaluated
         self._session: Session | None = None
         self._request = request
         self._tokenizer = tokenizer
@@ -137,7 +148,9 @@ class Stream:
         self._stop_reason: str | int | None = None
         self._seconds = self._prefill_seconds = self._sampling_seconds = 0.0
         self._ended_at = 0
-        self._cancelled = self._ended = False
+        self._computing_since = 0.0
+        self._pending: Evaluation | None = None  # of `advance`
+        self._cancelled = self._ended = self._waits = False
         self._ending = threading.RLock()  # a signal handler may cancel within these few lines
         self._step = threading.RLock()
         self._pieces = self._lifecycle()
@@ -167,11 +180,60 @@ class Stream:
 
     def __next__(self) -> Delta:
         with self._step:
-            start = time.perf_counter()
-            try:
-                return next(self._pieces)
-            finally:
-                self._seconds += time.perf_counter() - start
+            while True:
+                piece = self._next_piece()
+                if piece is None:
+                    raise StopIteration
+                if isinstance(piece, Delta):
+                    return piece
+                self._compute(piece)
+
+    def advance(self) -> Evaluation | None:
+        """Go on to the next evaluation, which the caller has to have computed, or to the end.
+
+        For those who have several streams computed together; None is the end. Asked again before
+        that, it is the same evaluation.
+
+        Raises
+        ------
+        RmlError
+            What ended the generation.
+        """
+        with self._step:
+            if self._pending is None or self._pending.ended:
+                while isinstance(piece := self._next_piece(), Delta):
+                    pass
+                self._pending = piece
+            return self._pending
+
+    @property
+    def n_positions(self) -> int:
+        """Positions that it may come to hold."""
+        return len(self.prompt_token_ids) + self._limit
+
+    def _next_piece(self) -> Delta | Evaluation | None:
+        start = time.perf_counter()
+        if self._computing_since:
+            start, self._computing_since = self._computing_since, 0.0
+        try:
+            piece = next(self._pieces, None)
+        finally:
+            now = time.perf_counter()
+            self._seconds += now - start
+        if isinstance(piece, Evaluation):
+            self._computing_since = now
+        return piece
+
+    def _compute(self, work: Evaluation) -> None:
+        """Have an evaluation computed; an interrupt ends the generation."""
+        try:
+            self._waits = True
+            self._sessions.engine.finish(work)
+        except BaseException as error:  # noqa: BLE001 - raised again by the phase that it interrupts
+            self._computing_since = 0.0
+            self._pieces.throw(error)
+        finally:
+            self._waits = False
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         import asyncio  # takes longer to import than all of rml, and few need it
@@ -201,6 +263,8 @@ class Stream:
         with self._step:  # waits for another thread's step
             state = inspect.getgeneratorstate(self._pieces)
             if state == inspect.GEN_RUNNING:  # called from `progress`: to cancel is enough
+                return
+            if self._waits:  # called from a signal handler in the middle of a step: likewise
                 return
             if state != inspect.GEN_CLOSED and self._finish_reason is None:
                 self._finish("cancelled")
@@ -260,12 +324,14 @@ class Stream:
 
     # ---- the phases ----
 
-    def _lifecycle(self) -> Generator[Delta, None, None]:
+    def _lifecycle(self) -> Generator[Delta | Evaluation, None, None]:
         try:
             with out_of_memory("a generation"):
                 session = self._begin()
-                logits = self._prefill(session)
+                logits = yield from self._prefill(session)
                 if logits is not None:
+                    if self._when_evaluated is not None:
+                        self._when_evaluated(session)
                     if self._request.echo and (text := self._prompt_text()):
                         yield self._delta(text)
                     yield from self._stream(self._decode(session, logits))
@@ -274,10 +340,12 @@ class Stream:
 
     def _begin(self) -> Session:
         with self._ending:
-            self._session = self._request.session or self._sessions.open()
+            self._session = self._request.session
+            if self._session is None:
+                self._session = self._origin.fork() if self._origin else self._sessions.open()
             return self._session
 
-    def _prefill(self, session: Session) -> Floats | None:
+    def _prefill(self, session: Session) -> Generator[Evaluation, None, Floats | None]:
         """Evaluate the prompt; None if cancelled."""
         start = time.perf_counter()
         request, prompt, known = self._request, self.prompt_token_ids, self.evaluated
@@ -286,7 +354,7 @@ class Stream:
         else:
             scored = request.echo and request.logprobs
             self._n_cached = 0 if scored else session.keep_prefix(prompt)
-            known = self.evaluated = evaluate(
+            known = self.evaluated = yield from evaluate(
                 session,
                 prompt,
                 n_cached=self._n_cached,
@@ -307,9 +375,10 @@ class Stream:
         text = self._prompt.text
         return self._tokenizer.decode(self.prompt_token_ids) if text is None else text
 
-    def _decode(self, session: Session, logits: Floats) -> Iterator[int]:
+    def _decode(self, session: Session, logits: Floats) -> Iterator[int | Evaluation]:
         """Choose and evaluate tokens until something ends it."""
         sampler, ids = self._sampler, self._token_ids
+        row = np.empty(session.n_vocab, np.float32)  # the prompt's are kept
         while True:
             if self._cancelled:
                 return self._finish("cancelled")
@@ -333,16 +402,21 @@ class Stream:
                 ):
                     raise ArgumentError("the session was used for something else meanwhile")
                 try:
-                    logits = session.step(token)
+                    with session.evaluation([token], out=row) as work:
+                        yield work
+                    logits = row
                 except Cancelled:
                     self._cancelled = True
 
-    def _stream(self, tokens: Iterator[int]) -> Iterator[Delta]:
+    def _stream(self, tokens: Iterator[int | Evaluation]) -> Iterator[Delta | Evaluation]:
         """Make text of tokens, and look for stop strings in it."""
         decoder = self._tokenizer.stream_decoder(previous=self.prompt_token_ids[-1])
         cut = StopFilter(self._request.stop)
         text = ""
         for token in tokens:
+            if isinstance(token, Evaluation):
+                yield token
+                continue
             text = cut.feed(decoder.decode([token]))
             if cut.matched is not None:
                 break

@@ -80,14 +80,14 @@ def test_a_step_that_was_interrupted_after_its_end_is_undone(make_session, monke
     session, decoder = make_session(sum_so_far)
     session.forward([1])
     engine = session._sessions.engine
-    run = engine.run
+    finish = engine.finish
 
     def interrupted(work):
-        run(work)
+        finish(work)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "run", interrupted)
+        patch.setattr(engine, "finish", interrupted)
         with pytest.raises(KeyboardInterrupt):
             session.forward([99, 100])
 
