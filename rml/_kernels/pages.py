@@ -195,14 +195,14 @@ class Pages:
                     f"{name} is {array.dtype} of shape {array.shape}, but C-contiguous {dtype} of "
                     f"shape {shape} is needed"
                 )
-        self.slabs[slab] = arrays
         for i, (_, array, *_) in enumerate(wanted):
             self.addresses[i, slab] = 0 if array is None else array.ctypes.data
+        self.slabs[slab] = arrays  # last: an interrupt before this leaves no slab
 
     def drop(self, slab: int) -> None:
         """Give the memory of a slab back; nobody may use its pages."""
+        self.slabs[slab] = None  # first, so that no interrupt leaves a slab without addresses
         self.addresses[:, slab] = 0
-        self.slabs[slab] = None
 
     @property
     def writable(self) -> bool:

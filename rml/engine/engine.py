@@ -30,6 +30,10 @@ from rml.llm.workspace import LEAST_OUTPUTS, MAX_ROWS
 __all__ = ["Engine"]
 
 
+# What a work has in a step: tokens, the position of the first, whether it wants the last logits.
+_Part = tuple[Work, Row[int], int, bool]
+
+
 class Engine:
     """Sequences of a model, and the steps that compute them.
 
@@ -158,16 +162,16 @@ class Engine:
 
     def finish(self, *works: Evaluation) -> None:
         """Have works computed together; what went wrong with each is in its `error`."""
-        for work in works:
-            self.join(work)
-        left = list(reversed(works))
 
         def done() -> bool:
-            while left and left[-1].ended:
-                left.pop()
-            return not left
+            for work in works:  # noqa: SIM110 - asked after every step
+                if not work.ended:
+                    return False
+            return True
 
         try:
+            for work in works:
+                self.join(work)
             self.wait(done)
         except BaseException:
             for work in works:
@@ -197,16 +201,22 @@ class Engine:
                         self._leader = me
                     else:
                         waiter = waiter or _Waiter(done)
-                        waiter.called.clear()
+                        waiter.clear()
                         if waiter not in self._waiters:
                             self._waiters.append(waiter)
+                        if done():  # since it was asked, and the leader did not find the waiter
+                            waiter.call()
                 if self._leader == me:
                     while not done():
                         self._step()
                 elif waiter is not None:
-                    waiter.called.wait()
+                    waiter.wait()
         finally:
-            self._go(me, waiter)
+            try:
+                self._go(me, waiter)
+            except BaseException:  # an interrupt; not in a function, which one could come before
+                self._go(me, waiter)
+                raise
 
     def _go(self, me: int, waiter: "_Waiter | None") -> None:
         """Stop leading or waiting, and wake one who may lead if nobody does."""
@@ -216,7 +226,7 @@ class Engine:
             if self._leader == me:
                 self._leader = None
             if self._leader is None and self._waiters:
-                self._waiters[0].called.set()
+                self._waiters[0].call()
 
     # ---- steps ----
 
@@ -239,68 +249,74 @@ class Engine:
         """Compute one step of what there is."""
         try:
             with BOOKS:
-                rows = self._chosen()
-            if rows:
+                parts = self._chosen()
+            if parts:
                 with RUNNING:
-                    self._run(rows)
+                    self._run(parts)
         finally:
-            with BOOKS:
-                for work in self._in_step:  # those whose tokens were not counted in
-                    work.sequence.busy = False
-                    work.sequence.settle()
-                self._in_step = ()
-                self._works = [work for work in self._works if not work.ended]
-                for waiter in self._waiters:
-                    if waiter.done():
-                        waiter.called.set()
+            try:
+                self._end_step()
+            except BaseException:  # as above
+                self._end_step()
+                raise
 
-    def _chosen(self) -> list[tuple[Work, int]]:
-        """Choose who is in the next step and with how many rows, and give them their pages."""
+    def _end_step(self) -> None:
+        """Give back what was not used, and wake those who are served; twice does no harm."""
+        with BOOKS:
+            for work in self._in_step:  # those whose tokens were not counted in
+                work.sequence.busy = False
+                work.sequence.settle()
+            self._in_step = ()
+            self._works = [work for work in self._works if not work.ended]
+            for waiter in self._waiters:
+                if waiter.done():
+                    waiter.call()
+
+    def _chosen(self) -> list[_Part]:
+        """Choose who is in the next step and with which tokens, and give them their pages.
+
+        Whoever leaves afterwards may change the sequence at once, so nothing is asked again.
+        """
         for work in self._works:
             if work.cancelled and not work.ended:
                 work.fail(Aborted())
         wanting = [work for work in self._works if not work.ended and work.n_wanted]
         if wanting:  # all of one cache type: that of the oldest
             wanting = [w for w in wanting if w.sequence.store is wanting[0].sequence.store]
-        rows = []
+        parts: list[_Part] = []
         for work, n in schedule(wanting[:LEAST_OUTPUTS], self.n_batch):
             try:
                 work.sequence.reserve(n)
             except Exception as error:  # noqa: BLE001 - raised by whoever waits for this work
                 work.fail(error)
             else:
-                rows.append((work, n))
-        self._in_step = tuple(work for work, _ in rows)
+                wants_last = n == work.n_wanted and work.wants_last
+                parts.append((work, work.next_ids(n), len(work.sequence), wants_last))
+        self._in_step = tuple(work for work, *_ in parts)
         for work in self._in_step:
             work.sequence.busy = True
-        return rows
+        return parts
 
-    def _run(self, chosen: list[tuple[Work, int]]) -> None:
+    def _run(self, chosen: list[_Part]) -> None:
         """Compute the rows and deliver; whatever happens before that changes no sequence."""
         evaluator = chosen[0][0].sequence.store.evaluator
-        step = evaluator.begin(sum(n for _, n in chosen))
         rows: list[tuple[Work, Row[int], int, int | None]] = []
-        for work, n in chosen:
-            ids, last = work.next_ids(n), n == work.n_wanted
-            first, _ = step.add(ids, len(work.sequence.ids), work.sequence.tables)
-            output = step.want(first + n - 1) if last and work.wants_last else None
-            rows.append((work, ids, first, output))
-        evaluator.abort[0] = 0
         try:
+            step = evaluator.begin(sum(len(ids) for _, ids, _, _ in chosen))
+            for work, ids, position, wants_last in chosen:
+                first, stop = step.add(ids, position, work.sequence.tables)
+                output = step.want(stop - 1) if wants_last else None
+                rows.append((work, ids, first, output))
+            evaluator.abort[0] = 0
             if self._all_are_cancelled(self._in_step):
                 return
             evaluator.run()
         except Aborted:  # those who are cancelled end before the next step
             return
         except Exception as error:  # noqa: BLE001 - raised by everyone who waits for a row of this
-            for work, _ in chosen:
+            for work, *_ in chosen:
                 work.fail(error)
             return
-        with BOOKS:  # who has left meanwhile may have forgotten what these rows stand on
-            joined = set(map(id, self._works))
-            rows = [row for row in rows if id(row[0]) in joined]
-            for work, ids, _, _ in rows:
-                work.sequence.commit(ids)
         # Logits of the step itself first: what is computed for others overwrites them.
         if len(rows) > 1:
             rows.sort(key=lambda row: row[3] is None)
@@ -310,6 +326,12 @@ class Engine:
                 work.deliver(len(ids), logits, evaluator, first)
             except Exception as error:  # noqa: BLE001 - raised by whoever waits for this work
                 work.fail(error)
+        # Last, and at once for each: after an interrupt before this, its rows are computed again.
+        with BOOKS:  # who has left meanwhile may have forgotten what these rows stand on
+            joined = set(map(id, self._works))
+            for work, ids, _, _ in rows:
+                if id(work) in joined and not work.ended:
+                    work.sequence.commit(ids)
 
     # ---- the end ----
 
@@ -344,7 +366,22 @@ class _Waiter:
 
     def __init__(self, done: Callable[[], bool]) -> None:
         self.done = done
-        self.called = threading.Event()
+        # A bare lock, locked until the call: an interrupt inside an `Event` can leave it locked.
+        self._not_called = threading.Lock()
+        self._not_called.acquire()
+
+    def call(self) -> None:
+        """Call him; who calls or clears holds `BOOKS`."""
+        if self._not_called.locked():
+            self._not_called.release()
+
+    def clear(self) -> None:
+        """Forget calls."""
+        self._not_called.acquire(blocking=False)
+
+    def wait(self) -> None:
+        """Return when he is called."""
+        self._not_called.acquire()
 
 
 _engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()

@@ -159,7 +159,11 @@ class PagePool:
                 users[table[entry]] = users.get(table[entry], 0) + 1
         self._users = users
         self._with_free = []
-        for slab, arrays in enumerate(self.pages.slabs):
+        slabs = self.pages.slabs
+        reserved = [slab for slab, arrays in enumerate(slabs) if arrays is not None]
+        self._next_slab = max(reserved, default=-1) + 1
+        self._dropped = [slab for slab in range(self._next_slab) if slabs[slab] is None]
+        for slab, arrays in enumerate(slabs):
             numbers = self.pages.slab_range(slab) if arrays is not None else ()
             self._free[slab] = [page for page in reversed(numbers) if page not in users]
             self._used[slab] = len(numbers) - len(self._free[slab])

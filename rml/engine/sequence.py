@@ -28,6 +28,8 @@ class SequenceStore:
         self.pools = list(pools)
         self.evaluator = evaluator
         self.living: weakref.WeakSet[Sequence] = weakref.WeakSet()
+        # Tables of all sequences whose pages were not given back, by id.
+        self._tables: dict[int, list[PageTable]] = {}
         # Tables of sequences that nobody holds any more. A finalizer may come at any moment, so it
         # takes no lock: what it leaves here is given back when pages are taken the next time.
         self._orphans: deque[list[PageTable]] = deque()
@@ -53,21 +55,39 @@ class SequenceStore:
     def collect(self) -> None:
         """Give back the pages of sequences that nobody holds."""
         while self._orphans:
-            for pool, table in zip(self.pools, self._orphans.popleft(), strict=True):
-                while len(table):
+            tables = self._orphans[0]
+            if id(tables) in self._tables:
+                self.release(tables)
+                del self._tables[id(tables)]
+            self._orphans.popleft()
+
+    def release(self, tables: Row[PageTable], kept: int = 0) -> None:
+        """Give back the pages of tables, but for the first entries."""
+        try:
+            for pool, table in zip(self.pools, tables, strict=True):
+                while len(table) > kept:
                     pool.release(table.pop())
+        except BaseException:
+            self.recount()
+            raise
+
+    def forget(self, tables: Row[PageTable]) -> None:
+        """Know nothing of tables whose pages were not counted in, or not all of them."""
+        self._tables.pop(id(tables), None)
+        self.recount()
 
     def recount(self) -> None:
         """Count all users of pages anew: after an exception (Ctrl-C) in the middle of an entry."""
         with BOOKS:
-            self._orphans.clear()
-            sequences = list(self.living)
+            # Those of orphans, too: a sequence may go in this moment, in another thread.
+            known = list(self._tables.values())
             for group, pool in enumerate(self.pools):
-                pool.recount(sequence.tables[group] for sequence in sequences)
+                pool.recount(tables[group] for tables in known)
 
     def enter(self, sequence: "Sequence") -> "Sequence":
         """Know a sequence as living, and its pages as to be given back when it is gone."""
         self.living.add(sequence)
+        self._tables[id(sequence.tables)] = sequence.tables
         weakref.finalize(sequence, self._orphans.append, sequence.tables).atexit = False
         return sequence
 
@@ -179,9 +199,7 @@ class Sequence:
             if self.busy:
                 return
             kept = -(-len(self.ids) // PAGE_SIZE)
-            for pool, table in zip(self.store.pools, self.tables, strict=True):
-                while len(table) > kept:
-                    pool.release(table.pop())
+            self.store.release(self.tables, kept)
 
     def truncate(self, length: int) -> None:
         """Forget every token from position `length` on.
@@ -215,7 +233,7 @@ class Sequence:
                         pool.share(table[entry])
                 return self.store.enter(Sequence(self.store, self.ids.copy(), tables))
             except BaseException:
-                self.store.recount()
+                self.store.forget(tables)
                 raise
 
     def release(self) -> None:

@@ -377,7 +377,7 @@ class Session:
         except MemoryError as error:
             raise self._no_room(error) from error
         except Aborted:
-            if self._closed:
+            if self._closed or self._sessions.engine.closed:
                 raise ClosedError("the session was closed during a step") from None
             self._cancelled = False
             raise Cancelled("the step was given up, since cancel was called") from None

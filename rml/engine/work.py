@@ -26,13 +26,14 @@ class Work(Protocol):
         Grows by the tokens that were evaluated.
     cancelled : bool
         Set by anybody at any time, also by a signal handler; the engine then ends the work.
-    ended : bool
-        Nothing more is to be done. Whoever waits looks at this.
     """
 
     sequence: Sequence
     cancelled: bool
-    ended: bool
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is to be done; whoever waits looks at this."""
 
     @property
     def n_wanted(self) -> int:
@@ -46,7 +47,9 @@ class Work(Protocol):
         """Return the first `n` of these tokens."""
 
     def deliver(self, n: int, logits: F32 | None, evaluator: Evaluator, first: int) -> None:
-        """Take what the step has found out; the tokens are in the sequence by now.
+        """Take what the step has found out; the tokens are counted into the sequence afterwards.
+
+        After an interrupt in between they are computed, and this is called, again.
 
         Parameters
         ----------
@@ -89,17 +92,27 @@ class Evaluation:
 
     def __init__(self, sequence: Sequence, ids: Row[int], outputs: Outputs, out: F32) -> None:
         self.sequence = sequence
-        self.cancelled = self.ended = False
+        self.cancelled = False
         self.error: BaseException | None = None
         self._ids = ids
-        self._done = 0
+        self._start = len(sequence)
         self._outputs = outputs
         self.out = out
 
     @property
+    def n_done(self) -> int:
+        """Tokens that were evaluated and counted in."""
+        return len(self.sequence.ids) - self._start
+
+    @property
+    def ended(self) -> bool:
+        """Whether all tokens were evaluated, or something went wrong."""
+        return self.error is not None or self.n_done == len(self._ids)
+
+    @property
     def n_wanted(self) -> int:
         """Tokens that are left."""
-        return len(self._ids) - self._done
+        return len(self._ids) - self.n_done
 
     @property
     def wants_last(self) -> bool:
@@ -108,22 +121,11 @@ class Evaluation:
 
     def next_ids(self, n: int) -> Row[int]:
         """Return the first `n` that are left."""
-        return self._ids if n == len(self._ids) else self._ids[self._done : self._done + n]
-
-    @property
-    def n_ids(self) -> int:
-        """Tokens in all."""
-        return len(self._ids)
+        return self._ids if n == len(self._ids) else self._ids[self.n_done : self.n_done + n]
 
     def deliver(self, n: int, logits: F32 | None, evaluator: Evaluator, first: int) -> None:
-        """Take what is wanted."""
-        self.take(n, logits, evaluator, first)
-        self._done += n
-        self.ended = self._done == len(self._ids)
-
-    def take(self, n: int, logits: F32 | None, evaluator: Evaluator, first: int) -> None:
-        """Copy what is wanted of the next `n` tokens."""
-        part = self.out[self._done : self._done + n]
+        """Copy what is wanted."""
+        part = self.out[self.n_done : self.n_done + n]
         if self._outputs == "all":
             evaluator.logits_of(first, first + n, part)
         elif self._outputs == "states":
@@ -133,4 +135,4 @@ class Evaluation:
 
     def fail(self, error: BaseException) -> None:
         """End with an error."""
-        self.error, self.ended = error, True
+        self.error = error

@@ -105,17 +105,21 @@ class _Embedding(Evaluation):
     def __init__(self, sequence: Sequence, ids: list[int], pooling: Pooling, d_model: int) -> None:
         super().__init__(sequence, ids, "states", np.empty((0, d_model), np.float32))
         self.pooled: Wide = np.zeros(d_model)
-        self._total: Wide = np.zeros(1)
+        # By the number of tokens, since the same ones may come again (see `Work.deliver`).
+        self._totals: dict[int, Wide] = {0: np.zeros(d_model)}
         self._pooling = pooling
         self._d_model = d_model
 
-    def take(self, n: int, _logits: Floats | None, evaluator: Evaluator, first: int) -> None:
+    def deliver(self, n: int, _logits: Floats | None, evaluator: Evaluator, first: int) -> None:
         """Pool the states of the next `n` tokens."""
         rows = np.empty((n, self._d_model), np.float32)
         evaluator.states_of(first, first + n, rows)
         states = rows.astype(np.float64)
+        before, now = self.n_done, self.n_done + n
         if self._pooling == "mean":
-            self._total, self.pooled = _mean(states, self._total, self.n_ids)
+            total = self._totals[before]
+            self._totals = {before: total, now: _sum(states, total)}
+            self.pooled = self._totals[now] / now
         else:
             self.pooled = states[-1]
 
@@ -137,8 +141,8 @@ def _pooled(sessions: Sessions, texts: list[list[int]], pooling: Pooling) -> lis
 
 
 @ieee
-def _mean(states: Wide, total: Wide, n: int) -> tuple[Wide, Wide]:
+def _sum(states: Wide, total: Wide) -> Wide:
     """Go on with a sum, token by token: it does not matter where the parts begin."""
     states[0] += total
-    total = np.add.accumulate(states)[-1]
-    return total, total / n
+    last: Wide = np.add.accumulate(states)[-1]
+    return last
