@@ -147,11 +147,13 @@ class Engine:
         with BOOKS:
             self._works.append(work)
 
-    def leave(self, work: Work) -> None:
-        """Forget a work; nothing happens if it has ended or never joined."""
+    def leave(self, *works: Work) -> None:
+        """Forget works; nothing happens to those that have ended or never joined."""
         with BOOKS:
-            self._works = [each for each in self._works if each is not work]
-        self.cancel(work)
+            gone = set(map(id, works))
+            self._works = [work for work in self._works if id(work) not in gone]
+        for work in works:
+            self.cancel(work)
 
     def run(self, *works: Evaluation) -> None:
         """Have works computed together, and raise the first error if there was one."""
@@ -174,8 +176,11 @@ class Engine:
                 self.join(work)
             self.wait(done)
         except BaseException:
-            for work in works:
-                self.leave(work)
+            try:
+                self.leave(*works)
+            except BaseException:  # a second interrupt: a work that stays would harm the others
+                self.leave(*works)
+                raise
             raise
 
     def wait(self, done: Callable[[], bool]) -> None:

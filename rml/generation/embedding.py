@@ -118,8 +118,8 @@ class _Embedding(Evaluation):
         before, now = self.n_done, self.n_done + n
         if self._pooling == "mean":
             total = self._totals[before]
-            self._totals = {before: total, now: _sum(states, total)}
-            self.pooled = self._totals[now] / now
+            following, self.pooled = _mean(states, total, now)
+            self._totals = {before: total, now: following}
         else:
             self.pooled = states[-1]
 
@@ -141,8 +141,8 @@ def _pooled(sessions: Sessions, texts: list[list[int]], pooling: Pooling) -> lis
 
 
 @ieee
-def _sum(states: Wide, total: Wide) -> Wide:
+def _mean(states: Wide, total: Wide, n: int) -> tuple[Wide, Wide]:
     """Go on with a sum, token by token: it does not matter where the parts begin."""
     states[0] += total
-    last: Wide = np.add.accumulate(states)[-1]
-    return last
+    total = np.add.accumulate(states)[-1]
+    return total, total / n
