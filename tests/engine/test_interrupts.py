@@ -11,6 +11,7 @@ import pytest
 
 from rml._kernels.pages import Pages
 from rml.engine import engine as engine_module
+from rml.engine import pool as pool_module
 from rml.engine import work as work_module
 from rml.engine.engine import Engine
 from rml.engine.pool import PagePool
@@ -164,9 +165,10 @@ def test_a_step_that_the_end_of_the_model_cancels_says_so(decoder, monkeypatch):
         case.session.forward(MORE)
 
 
-def test_pages_are_counted_anew_from_what_is_reserved():
+def test_pages_are_counted_anew_from_what_is_reserved(monkeypatch):
     """An interrupt after a slab was reserved, before that was entered."""
     page_bytes = Pages(1, 1, 16, "f32", n_pages=1, slab_pages=1).page_bytes
+    monkeypatch.setattr(pool_module, "SLAB_BYTES", 4 * page_bytes)
     pool = PagePool(1, 1, 16, "f32", budget=8 * page_bytes)
     pool.pages.reserve(0)
     pool.recount([])
