@@ -153,6 +153,7 @@ cdef class Program:
         cdef Op op
         cdef int n = 0, k = 0, s, i
         cdef ProgramRecord *records = self.state.records
+        self.laid_out = False  # until the end: what has failed half-way is made again
         self.moving = []
         for op in self.ops:
             if self.count[k].now != NULL:

@@ -8,6 +8,7 @@ import pytest
 
 import rml
 from rml import ArgumentError, ContextOverflow
+from rml.generation.embedding import _Embedding
 
 ROOT = Path(__file__).resolve().parents[2]
 LLAMA = ROOT / "tests" / "fixtures" / "llama" / "model.gguf"
@@ -106,3 +107,17 @@ def test_an_end_token_is_added_where_the_model_wants_one(model, monkeypatch):
 
     np.testing.assert_array_equal(model.embed(TEXT), model.embed([*plain, model.tokenizer.eos_id]))
     assert model.generate(TEXT, max_tokens=0).prompt_token_ids == plain
+
+
+def test_a_step_that_is_computed_again_changes_no_vector(model, monkeypatch):
+    """What a thread that is interrupted has computed for others comes to them twice."""
+    alone = model.embed([[3] * 40, [5] * 7])
+    deliver = _Embedding.deliver
+
+    def twice(self, *args):
+        deliver(self, *args)
+        deliver(self, *args)
+
+    monkeypatch.setattr(_Embedding, "deliver", twice)
+    with rml.load(LLAMA, n_batch=16, n_threads=1, kv_type="f32", compute="f32") as other:
+        np.testing.assert_array_equal(other.embed([[3] * 40, [5] * 7]), alone)
