@@ -251,16 +251,25 @@ class Model:
         prompt = self._prompts.prompt(messages, tools, going_on, variables, limit)
         return self._stream(prompt, request)
 
-    @out_of_memory("the scores of a text")
+    @overload
     def score(
         self, text: str | Ids, *, top_logprobs: int = 0, parse_special: bool = False
-    ) -> Score:
+    ) -> Score: ...
+    @overload
+    def score(
+        self, text: Prompts, *, top_logprobs: int = 0, parse_special: bool = False
+    ) -> list[Score]: ...
+    @out_of_memory("the scores of a text")
+    def score(
+        self, text: str | Ids | Prompts, *, top_logprobs: int = 0, parse_special: bool = False
+    ) -> Score | list[Score]:
         """Say how likely the model finds each token of a text.
 
         Parameters
         ----------
-        text : str or sequence of int
-            Encoded as a prompt of `generate` is.
+        text : str or sequence of int, or a sequence of these
+            Encoded as a prompt of `generate` is. Several are evaluated together, and the result is
+            a list.
         top_logprobs : int
             How many of the likeliest tokens to list for each place.
         parse_special : bool
@@ -272,10 +281,13 @@ class Model:
             As in `generate`.
         """
         parse_special = checked("parse_special", parse_special, boolean)
-        ids = prompt_ids(given_prompt(text), self.tokenizer, parse_special=parse_special)
         top = checked("top_logprobs", top_logprobs, integer(0))
-        with self._sessions.lend() as session:
-            return score(session, ids, top=top)
+        given, many = given_prompts(text)
+        texts = [
+            prompt_ids(each, self.tokenizer, parse_special=parse_special) for each in given or [[]]
+        ]
+        scores = score(self._sessions, texts, top=top)
+        return scores if many else scores[0]
 
     @out_of_memory("the vectors of texts")
     def embed(
@@ -435,7 +447,7 @@ class Model:
         >>> print(model.plan())  # doctest: +SKIP
         >>> print(model.plan(64).profile())  # doctest: +SKIP
         """
-        with self._sessions.lend() as session:
+        with self._sessions.open() as session:
             return session.plan(n_tokens)
 
     def load_session(

@@ -3,8 +3,6 @@
 import logging
 import os
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from rml.engine.context import checked_context, default_kv_memory
 from rml.engine.engine import Engine
@@ -120,12 +118,6 @@ class Sessions:
     def owns(self, session: Session) -> bool:
         """Whether a session is of this model."""
         return self._sessions.get(id(session)) is session
-
-    @contextmanager
-    def lend(self) -> Iterator[Session]:
-        """Open a session for a block."""
-        with self.open() as session:
-            yield session
 
     def close(self) -> None:
         """Close all sessions; twice does nothing."""

@@ -1,19 +1,18 @@
 """Texts as vectors: the hidden states of a decoder, pooled."""
 
-from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from rml._kernels.ieee import ieee
-from rml._kernels.pages import PAGE_SIZE
 from rml.engine.sequence import Sequence
 from rml.engine.session import checked_ids
 from rml.engine.sessions import Sessions
 from rml.engine.work import Evaluation
-from rml.errors import ArgumentError, ContextOverflow, NumericError
+from rml.errors import ArgumentError, NumericError
 from rml.generation.candidates import Floats
+from rml.generation.texts import evaluate_together
 from rml.llm.evaluator import Evaluator
 from rml.ranges import boolean, checked
 
@@ -22,8 +21,6 @@ __all__ = ["POOLINGS", "Pooling", "embed"]
 Pooling = Literal["mean", "last"]
 POOLINGS = ("mean", "last")
 Wide = npt.NDArray[np.float64]
-
-_AT_ONCE = 4096  # positions of texts that are evaluated together
 
 
 def embed(
@@ -62,33 +59,17 @@ def embed(
     checked("normalize", normalize, boolean)
     if not isinstance(pooling, str) or pooling not in POOLINGS:
         raise ArgumentError(f"pooling={pooling!r} must be one of {', '.join(POOLINGS)}")
-    longest = max(map(len, prompts), default=0)
-    if longest > sessions.n_ctx:
-        raise ContextOverflow(longest, sessions.n_ctx, "shorten the text or use a larger n_ctx")
     prompts = [checked_ids(ids, sessions.n_vocab) for ids in prompts]
-    vectors = np.empty((len(prompts), sessions.d_model), np.float32)
-    for group in _groups(prompts, sessions.n_ctx):
-        pooled = _pooled(sessions, [prompts[i] for i in group], pooling)
-        for i, each in zip(group, pooled, strict=True):
-            length = _write(each, vectors[i], normalize)
-            if not np.isfinite(length) or (normalize and length == 0):
-                raise NumericError(f"the embedding has length {length}")
+    width = sessions.d_model
+    vectors = np.empty((len(prompts), width), np.float32)
+    works = evaluate_together(
+        sessions, prompts, lambda sequence, ids: _Embedding(sequence, ids, pooling, width)
+    )
+    for vector, work in zip(vectors, works, strict=True):
+        length = _write(work.pooled, vector, normalize)
+        if not np.isfinite(length) or (normalize and length == 0):
+            raise NumericError(f"the embedding has length {length}")
     return vectors
-
-
-def _groups(prompts: list[list[int]], n_ctx: int) -> Iterator[list[int]]:
-    """Numbers of texts to evaluate together: they take no more memory than the longest may."""
-    group: list[int] = []
-    taken, most = 0, min(n_ctx, _AT_ONCE)
-    for i, ids in enumerate(prompts):
-        positions = -(-len(ids) // PAGE_SIZE) * PAGE_SIZE
-        if group and taken + positions > most:
-            yield group
-            group, taken = [], 0
-        group.append(i)
-        taken += positions
-    if group:
-        yield group
 
 
 @ieee
@@ -122,22 +103,6 @@ class _Embedding(Evaluation):
             self._totals = {before: total, now: following}
         else:
             self.pooled = states[-1]
-
-
-def _pooled(sessions: Sessions, texts: list[list[int]], pooling: Pooling) -> list[Wide]:
-    """Evaluate texts together, each with the bits that it has alone."""
-    engine, sequences = sessions.engine, []
-    try:
-        sequences = [engine.new_sequence(sessions.kv_type) for _ in texts]
-        works = [
-            _Embedding(sequence, ids, pooling, sessions.d_model)
-            for sequence, ids in zip(sequences, texts, strict=True)
-        ]
-        engine.run(*works)
-        return [work.pooled for work in works]
-    finally:
-        for sequence in sequences:
-            sequence.release()
 
 
 @ieee

@@ -3,9 +3,16 @@
 import math
 from dataclasses import dataclass
 
-from rml.engine.session import Session
-from rml.errors import ArgumentError, ContextOverflow
+import numpy as np
+
+from rml.engine.sequence import Sequence
+from rml.engine.session import checked_ids
+from rml.engine.sessions import Sessions
+from rml.engine.work import Evaluation
+from rml.generation.candidates import Floats
 from rml.generation.logprobs import TokenLogprob, exp, logprobs_of, rows_at_once
+from rml.generation.texts import evaluate_together
+from rml.llm.evaluator import Evaluator
 
 __all__ = ["Score", "score"]
 
@@ -36,26 +43,53 @@ class Score:
         return exp(-self.total / max(1, len(self.token_ids) - 1))
 
 
-def score(session: Session, ids: list[int], *, top: int = 0) -> Score:
-    """Evaluate tokens in an empty session, and compare each with what was expected.
+def score(sessions: Sessions, texts: list[list[int]], *, top: int = 0) -> list[Score]:
+    """Evaluate texts, several together, and compare each token with what was expected.
 
     Parameters
     ----------
-    session : Session
-        Empty; the tokens are in it afterwards.
-    ids : list of int
-        At least one token.
+    sessions : Sessions
+        Of the model.
+    texts : list of list of int
+        The tokens of each, at least one.
     top : int
         How many of the likeliest tokens to list for each place.
+
+    Raises
+    ------
+    ArgumentError
+        If ids are none of the vocabulary.
+    ContextOverflow
+        If a text is longer than the context; nothing was evaluated.
+    NumericError
+        If logits are no numbers.
     """
-    if session.position:
-        raise ArgumentError("a text is scored in an empty session")
-    if len(ids) > session.n_ctx:
-        raise ContextOverflow(len(ids), session.n_ctx, "shorten the text or use a larger n_ctx")
-    entries: list[TokenLogprob | None] = [None]
-    rows = rows_at_once(session.n_vocab)
-    for start in range(0, len(ids), rows):
-        logits = session.forward(ids[start : start + rows], all_logits=True)
-        following = ids[start + 1 : start + rows + 1]
-        entries += logprobs_of(logits, following, top, start + 1)
-    return Score(ids, entries)
+    texts = [checked_ids(ids, sessions.n_vocab) for ids in texts]
+    works = evaluate_together(
+        sessions, texts, lambda sequence, ids: _Scoring(sequence, ids, top, sessions.n_vocab)
+    )
+    return [Score(ids, work.entries) for ids, work in zip(texts, works, strict=True)]
+
+
+class _Scoring(Evaluation):
+    """The logprobs of a text's tokens, as their logits come."""
+
+    def __init__(self, sequence: Sequence, ids: list[int], top: int, n_vocab: int) -> None:
+        super().__init__(sequence, ids, "all", np.empty((0, n_vocab), np.float32))
+        self.entries: list[TokenLogprob | None] = [None]
+        self._given = ids
+        self._top = top
+        self._n_vocab = n_vocab
+
+    def deliver(self, n: int, _logits: Floats | None, evaluator: Evaluator, first: int) -> None:
+        """Score the tokens behind the next `n` tokens."""
+        done = self.n_done
+        del self.entries[done + 1 :]  # the same ones may come again (see `Work.deliver`)
+        rows = min(n, rows_at_once(self._n_vocab))
+        held = np.empty((rows, self._n_vocab), np.float32)
+        for start in range(0, n, rows):
+            logits = held[: min(rows, n - start)]
+            evaluator.logits_of(first + start, first + start + len(logits), logits)
+            at = done + start + 1
+            following = self._given[at : at + len(logits)]
+            self.entries += logprobs_of(logits, following, self._top, at)

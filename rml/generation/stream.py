@@ -15,6 +15,7 @@ Prompt and completion together hold at most `n_ctx` tokens. The last token of a 
 evaluated, so the cache itself has one position to spare.
 """
 
+import contextvars
 import inspect
 import threading
 import time
@@ -237,13 +238,24 @@ class Stream:
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         import asyncio  # takes longer to import than all of rml, and few need it
+        from concurrent.futures import ThreadPoolExecutor
+
+        # A thread of its own: those of the loop's default executor are few, and the program's.
+        thread, loop = ThreadPoolExecutor(1, "rml-stream"), asyncio.get_running_loop()
+        run = contextvars.copy_context().run
+
+        def following() -> Delta | None:
+            return next(self, None)
 
         try:
-            while (piece := await asyncio.to_thread(next, self, None)) is not None:
+            while (piece := await loop.run_in_executor(thread, run, following)) is not None:
                 yield piece
         finally:
             self.cancel()
-            await asyncio.to_thread(self.close)
+            try:
+                await loop.run_in_executor(thread, run, self.close)
+            finally:
+                thread.shutdown(wait=False)
 
     def cancel(self) -> None:
         """End the generation at once, in the middle of a step or of a part of the prompt.

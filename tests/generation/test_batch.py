@@ -1,13 +1,16 @@
 """Several generations of one call: computed together, each as it is alone."""
 
+import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rml
-from rml import ArgumentError, OutOfMemory
+from rml import ArgumentError, ContextOverflow, OutOfMemory
+from rml.generation.scoring import _Scoring
 
 ROOT = Path(__file__).resolve().parents[2]
 LLAMA = ROOT / "tests" / "fixtures" / "llama" / "model.gguf"
@@ -245,3 +248,59 @@ def test_texts_of_a_table(model):
     assert [c.text for c in together] == [
         model.generate(str(text), max_tokens=4, temperature=0).text for text in texts
     ]
+
+
+def test_tasks_share_steps_and_leave_the_default_executor_alone(model, monkeypatch):
+    options = {"max_tokens": 40, "temperature": 1, "ignore_eos": True}
+    alone = [model.generate("Hello", seed=i, **options).text for i in range(12)]
+    counts = steps_of(model, monkeypatch)
+
+    async def collect(i):
+        return "".join([p.text async for p in model.stream("Hello", seed=i, **options)])
+
+    async def main():
+        loop, free = asyncio.get_running_loop(), threading.Event()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy = loop.run_in_executor(None, free.wait)
+        try:
+            return await asyncio.gather(*map(collect, range(12)))
+        finally:
+            free.set()
+            await busy
+
+    assert asyncio.run(main()) == alone
+    assert max(counts) > 1
+    assert n_pages_used(model) == 0
+
+
+def test_texts_are_scored_together(model, monkeypatch):
+    alone = [model.score(ids, top_logprobs=2) for ids in PROMPTS]
+    assert alone[1].logprobs == [None]
+    counts = steps_of(model, monkeypatch)
+    together = model.score(PROMPTS, top_logprobs=2)
+    assert together == alone
+    assert counts == [len(PROMPTS)]
+    assert model.score(["Hello", "you"]) == [model.score("Hello"), model.score("you")]
+    assert n_pages_used(model) == 0
+
+
+@pytest.mark.parametrize("n_batch", [1, 16])
+def test_parts_of_texts_and_what_comes_twice_change_no_score(model, monkeypatch, n_batch):
+    alone = model.score(PROMPTS, top_logprobs=2)
+    deliver = _Scoring.deliver
+
+    def twice(self, *args):
+        deliver(self, *args)
+        deliver(self, *args)
+
+    monkeypatch.setattr(_Scoring, "deliver", twice)
+    monkeypatch.setattr("rml.generation.logprobs._VALUES", 600)  # two rows of logits at a time
+    with rml.load(LLAMA, kv_type="f32", n_batch=n_batch) as other:
+        assert other.score(PROMPTS, top_logprobs=2) == alone
+
+
+def test_a_bad_text_among_those_to_score(model):
+    for bad in ([], [100_000], [5] * (model.n_ctx + 1)):
+        with pytest.raises((ArgumentError, ContextOverflow)):
+            model.score([[3, 5], bad, [7]])
+        assert n_pages_used(model) == 0

@@ -257,7 +257,7 @@ def test_all_sessions_are_closed_with_the_model(make_pool):
     pool, decoder = make_pool(sum_so_far)
     mine = pool.open()
     mine.forward([1])
-    with pool.lend() as lent:
+    with pool.open() as lent:
         lent.forward([2])
         assert (pool.n_open, decoder.n_pages_used) == (2, 2)
     assert (pool.n_open, decoder.n_pages_used) == (1, 1)

@@ -1,6 +1,7 @@
 """The life of a generation, with a scripted decoder: phases, ends, cancelling, counting."""
 
 import asyncio
+import contextvars
 import gc
 import math
 import threading
@@ -492,6 +493,23 @@ def test_async_for(start, says):
         return [piece.text async for piece in stream]
 
     assert asyncio.run(collect()) == ["H", "i", "!"]
+
+
+def test_a_context_variable_is_that_of_the_task(start, says):
+    var, seen = contextvars.ContextVar("var", default=0), []
+
+    def processor(_ids, logits):
+        seen.append(var.get())
+        return logits
+
+    stream, *_ = start(says("Hi!", 3), logits_processor=[processor])
+
+    async def collect():
+        var.set(5)
+        return [piece.text async for piece in stream]
+
+    assert asyncio.run(collect()) == ["H", "i", "!"]
+    assert set(seen) == {5}
 
 
 def test_a_cancelled_task_ends_the_generation(start):
