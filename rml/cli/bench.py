@@ -4,26 +4,31 @@ ppN   one prompt of N random tokens into a cache that holds the depth, logits of
 tgM   M steps of one token each from there; no sampling, no text
 
 Each is run once to warm up (tg: one step), then measured; filling the cache to the depth is not
-measured.
+measured. With --parallel both are done in so many sequences at once, and the tokens of all count.
+-npp, -ntg and -npl measure as llama-batched-bench does (`batched_bench`).
 """
 
 import csv
 import io
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 
 import rml
+from rml.cli import batched_bench
 from rml.cli.console import bytes_text, print_json, say
 from rml.cli.models import load, locate
 from rml.cli.option_table import MODEL_OPTIONS
 from rml.cli.options import option, options
 from rml.cli.parsing import Command
+from rml.engine.session import Session, forward_together
 
 __all__ = ["command"]
 
@@ -35,27 +40,47 @@ __all__ = ["command"]
 @click.option("-n", "--n-gen", type=click.IntRange(0), default=128, show_default=True)
 @click.option("-d", "--n-depth", type=click.IntRange(0), default=0, show_default=True)
 @click.option("-r", "--repetitions", type=click.IntRange(1), default=5, show_default=True)
+@click.option(
+    "--parallel",
+    "-np",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Sequences at once; the tokens of all are counted.",
+)
+@batched_bench.options
 @option("output", type=click.Choice(["md", "csv", "json"]), default="md", show_default=True)
 def command(
     n_prompt: int,
     n_gen: int,
     n_depth: int,
     repetitions: int,
+    parallel: int,
     output: str,
     **values: Any,  # noqa: ANN401 - the shared options
 ) -> None:
     """Measure tokens per second: a prompt of -p tokens, then -n steps of one token.
 
-    Both start with -d tokens in the cache. -p 0 or -n 0 leaves one of them out.
+    Both start with -d tokens in the cache. -p 0 or -n 0 leaves one of them out. --parallel does
+    both in several sequences at once.
+
+    -npp, -ntg and -npl (each a number, or several with commas between) measure every combination:
+    -npl prompts of -npp tokens at once, and -ntg steps of all of them.
     """
+    if (batched := batched_bench.asked_for(values)) is not None:
+        _only_batched()
+        batched_bench.run(batched, values, output)
+        return
     if not n_prompt and not n_gen:
         raise click.UsageError("-p 0 -n 0: nothing to measure")
     n_ctx = n_depth + max(n_prompt, n_gen)
     path = locate(values["model"], offline=values["offline"])
     start = time.perf_counter()
-    with load({**values, "ctx_size": n_ctx}) as model, model.session() as session:
+    with load({**values, "ctx_size": n_ctx}) as model, ExitStack() as opened:
+        sessions = [opened.enter_context(model.session()) for _ in range(parallel)]
         load_seconds = time.perf_counter() - start
-        bench = _Bench(session, model.config.n_vocab, n_depth, values["batch_size"])
+        bench = Bench(sessions, model.config.n_vocab, n_depth, values["batch_size"])
         prompt, steps = [], []
         if n_prompt:
             bench.prompt(n_prompt)
@@ -81,6 +106,7 @@ def command(
             "n_prompt": n_prompt,
             "n_gen": n_gen,
             "n_depth": n_depth,
+            "n_parallel": parallel,
             "repetitions": repetitions,
             "load_s": round(load_seconds, 3),
             **_rates("pp", prompt),
@@ -89,49 +115,76 @@ def command(
     _OUTPUTS[output](facts)
 
 
-class _Bench:
-    """Times parts of a session; tokens are random, the same in every run."""
+def _only_batched() -> None:
+    """Refuse what has no meaning beside the options of the batched bench."""
+    context = click.get_current_context()
+    for name, flag in (
+        ("n_prompt", "-p"),
+        ("n_gen", "-n"),
+        ("n_depth", "-d"),
+        ("repetitions", "-r"),
+        ("parallel", "--parallel"),
+    ):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"{flag} has no meaning beside -npp, -ntg and -npl")
 
-    def __init__(self, session: "rml.Session", n_vocab: int, depth: int, n_batch: int) -> None:
-        self._session = session
+
+class Bench:
+    """Times parts of sessions; tokens are random, the same in every run."""
+
+    def __init__(
+        self,
+        sessions: Sequence[Session],
+        n_vocab: int,
+        depth: int,
+        n_batch: int,
+        forward: Callable[[Sequence[Session], list[list[int]], Any], object] = forward_together,
+    ) -> None:
+        self._sessions = sessions
         self._n_batch = n_batch
         self._random = np.random.default_rng(0)
         self._n_vocab = n_vocab
-        self._out = np.empty(n_vocab, np.float32)
-        self._depth = self._tokens(depth)
+        self._forward = forward
+        self._out = np.empty((len(sessions), n_vocab), np.float32)
+        self._depth = depth
+        self._before = self._tokens(depth)
 
-    def _tokens(self, n: int) -> list[int]:
-        ids: list[int] = self._random.integers(0, self._n_vocab, n).tolist()
+    def _tokens(self, n: int) -> list[list[int]]:
+        """Tokens for each sequence."""
+        shape = (len(self._sessions), n)
+        ids: list[list[int]] = self._random.integers(0, self._n_vocab, shape).tolist()
         return ids
 
-    def _evaluate(self, ids: list[int]) -> None:
-        for start in range(0, len(ids), self._n_batch):
-            self._session.forward(ids[start : start + self._n_batch], out=self._out)
+    def _evaluate(self, ids: list[list[int]], n_batch: int) -> None:
+        for start in range(0, len(ids[0]), n_batch):
+            parts = [each[start : start + n_batch] for each in ids]
+            self._forward(self._sessions, parts, self._out)
 
     def _rewind(self) -> None:
         """Leave just the depth in the cache."""
-        if self._session.position >= len(self._depth) > 0:
-            self._session.truncate(len(self._depth))
+        if self._sessions[0].position >= self._depth > 0:
+            for session in self._sessions:
+                session.truncate(self._depth)
         else:
-            self._session.truncate(0)
-            self._evaluate(self._depth)
+            for session in self._sessions:
+                session.truncate(0)
+            self._evaluate(self._before, self._n_batch)
 
     def prompt(self, n: int) -> float:
-        """Tokens per second of one prompt."""
+        """Tokens per second of one prompt in each sequence."""
         ids = self._tokens(n)
         self._rewind()
         start = time.perf_counter()
-        self._evaluate(ids)
-        return n / (time.perf_counter() - start)
+        self._evaluate(ids, self._n_batch)
+        return n * len(self._sessions) / (time.perf_counter() - start)
 
     def steps(self, n: int) -> float:
         """Tokens per second of single steps."""
-        steps = [[token] for token in self._tokens(n)]
+        ids = self._tokens(n)
         self._rewind()
         start = time.perf_counter()
-        for ids in steps:
-            self._session.forward(ids, out=self._out)
-        return n / (time.perf_counter() - start)
+        self._evaluate(ids, 1)
+        return n * len(self._sessions) / (time.perf_counter() - start)
 
 
 def _rates(name: str, samples: list[float]) -> dict[str, Any]:
@@ -157,6 +210,8 @@ def _print_table(facts: Mapping[str, Any]) -> None:
     click.echo(f"| {' | '.join(columns)} |")
     click.echo("| --- | ---: | ---: | --- | --- | ---: | ---: | ---: |")
     at = f" @ d{facts['n_depth']}" if facts["n_depth"] else ""
+    if facts["n_parallel"] > 1:
+        at += f" × {facts['n_parallel']}"
     for name, n in (("pp", facts["n_prompt"]), ("tg", facts["n_gen"])):
         if n:
             cells = (

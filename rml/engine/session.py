@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import NoReturn, Protocol, Self
 
@@ -22,7 +22,7 @@ from rml.llm.workspace import MAX_ROWS
 from rml.memory_room import available, bytes_asked, no_room
 from rml.ranges import integer, listed
 
-__all__ = ["Owner", "Session", "checked_ids"]
+__all__ = ["Owner", "Session", "checked_ids", "forward_together"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -85,6 +85,11 @@ class Session:
         self._gate = threading.Lock()  # held by the thread that uses the session
         self._logits: F32 | None = None  # of `step`
         sessions.enter(self)
+
+    @property
+    def engine(self) -> Engine:
+        """What computes its steps, with those of the model's other sessions."""
+        return self._sessions.engine
 
     @property
     def position(self) -> int:
@@ -188,7 +193,7 @@ class Session:
         out: F32 | None = None,
     ) -> F32:
         with self.evaluation(ids, outputs, out) as work:
-            self._sessions.engine.finish(work)
+            self.engine.finish(work)
         return work.out
 
     @contextmanager
@@ -429,6 +434,56 @@ class Session:
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"position {self.position} of {self.n_ctx}"
         return f"<Session, {state}>"
+
+
+def forward_together(
+    sessions: Sequence[Session], ids: Sequence[Sequence[int]], out: F32 | None = None
+) -> F32:
+    """Evaluate tokens in several sessions at once, as `Session.forward` does in each of them.
+
+    Parameters
+    ----------
+    sessions : sequence of Session, length n
+        Of one model, each once.
+    ids : sequence of sequence of int, length n
+        At least one token for each session.
+    out : ndarray of float32, shape (n, n_vocab), optional
+        Where to write the logits.
+
+    Returns
+    -------
+    ndarray of float32, shape (n, n_vocab)
+        Logits behind the last token of each, with the bits that it would get alone.
+
+    Raises
+    ------
+    ArgumentError
+        If the sessions are none, or not of one model, or one of them is given twice.
+    RmlError
+        As `Session.forward`; then all sessions are as they were.
+    """
+    engines = {id(session.engine): session.engine for session in sessions}
+    if len(engines) != 1 or len(sessions) != len(ids):
+        raise ArgumentError(
+            f"{len(sessions)} sessions of {len(engines)} models and {len(ids)} lists of tokens, "
+            "but one list for each session of one model is needed"
+        )
+    ((_, engine),) = engines.items()
+    n_vocab = sessions[0].n_vocab
+    if out is None:
+        out = np.empty((len(sessions), n_vocab), np.float32)
+    else:
+        checks.array("out", out, (len(sessions), n_vocab), writable=True)
+    with ExitStack() as evaluations:
+        works = [
+            evaluations.enter_context(session.evaluation(tokens, out=row))
+            for session, tokens, row in zip(sessions, ids, out, strict=True)
+        ]
+        engine.finish(*works)
+        for work in works:
+            if work.error is not None:  # so that none of them keeps its tokens
+                raise work.error
+    return out
 
 
 def checked_ids(ids: Sequence[int] | npt.NDArray[np.integer], n_vocab: int) -> list[int]:

@@ -62,30 +62,102 @@ class Session:
         self.position = 0
         self.calls = []
 
-    def forward(self, ids, out):
-        self.calls.append((self.position, len(ids)))
-        self.position += len(ids)
-
     def truncate(self, n):
         self.position = n
 
 
-def test_a_prompt_starts_at_the_depth_and_goes_in_batches():
-    session = Session()
-    measured = bench._Bench(session, 100, 5, 4)
+def forward(sessions, ids, out):
+    assert len(sessions) == len(ids) == len(out)
+    for session, part in zip(sessions, ids, strict=True):
+        session.calls.append((session.position, len(part)))
+        session.position += len(part)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_prompt_starts_at_the_depth_and_goes_in_batches(n):
+    sessions = [Session() for _ in range(n)]
+    measured = bench.Bench(sessions, 100, 5, 4, forward)
     measured.prompt(10)
-    assert session.calls == [(0, 4), (4, 1), (5, 4), (9, 4), (13, 2)]
-    session.calls.clear()
+    for session in sessions:
+        assert session.calls == [(0, 4), (4, 1), (5, 4), (9, 4), (13, 2)]
+        session.calls.clear()
     measured.steps(3)  # the depth is still in the cache
-    assert session.calls == [(5, 1), (6, 1), (7, 1)]
+    for session in sessions:
+        assert session.calls == [(5, 1), (6, 1), (7, 1)]
 
 
 def test_without_depth_both_start_in_an_empty_cache():
     session = Session()
-    measured = bench._Bench(session, 100, 0, 512)
+    measured = bench.Bench([session], 100, 0, 512, forward)
     measured.prompt(10)
     measured.steps(2)
     assert session.calls == [(0, 10), (0, 1), (1, 1)]
+
+
+def test_the_tokens_of_all_sequences_are_counted(monkeypatch):
+    clock = iter(range(0, 100, 2))
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: next(clock))
+    measured = bench.Bench([Session() for _ in range(4)], 100, 0, 512, forward)
+    assert measured.prompt(10) == 4 * 10 / 2
+    assert measured.steps(3) == 4 * 3 / 2
+
+
+def test_parallel(rml_command, toy_path):
+    result = rml_command("bench", "-m", toy_path, *FAST, "--parallel", "3", "-o", "json")
+    facts = json.loads(result.stdout)
+    assert facts["n_parallel"] == 3
+    assert facts["pp"] > 0
+    lines = rml_command("bench", "-m", toy_path, *FAST, "-d", "5", "-np", "2").stdout.splitlines()
+    assert [line.split("|")[7].strip() for line in lines[2:]] == ["pp8 @ d5 × 2", "tg3 @ d5 × 2"]
+
+
+BATCHED = ("-npp", "8,4", "-ntg", "3", "-npl", "1,2,5")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_batched_bench(rml_command, toy_path, shared):
+    flags = [*BATCHED, *(["-pps"] if shared else [])]
+    result = rml_command("bench", "-m", toy_path, *flags, "-o", "json")
+    rows = json.loads(result.stdout)
+    assert [(row["n_prompt"], row["n_gen"], row["n_parallel"]) for row in rows] == [
+        (n_prompt, 3, n) for n_prompt in (8, 4) for n in (1, 2, 5)
+    ]
+    for row in rows:
+        n_prompts = 1 if shared else row["n_parallel"]
+        assert row["n_kv"] == n_prompts * row["n_prompt"] + row["n_parallel"] * 3
+        assert min(row["pp"], row["tg"], row["total"]) > 0
+
+
+def test_batched_bench_as_a_table_and_as_csv(rml_command, toy_path):
+    lines = rml_command("bench", "-m", toy_path, *BATCHED).stdout.splitlines()
+    assert lines[0] == (
+        "| PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | S_TG t/s | T s | S t/s |"
+    )
+    assert len(lines) == 8
+    assert len({line.count("|") for line in lines}) == 1
+    assert lines[4].startswith("| 8 | 3 | 5 | 55 |")
+    result = rml_command("bench", "-m", toy_path, *BATCHED, "-o", "csv")
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert [row["n_parallel"] for row in rows] == ["1", "2", "5"] * 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["-npp", "8"], "-ntg is missing"),
+        (["-npp", "8", "-ntg", "3"], "-npl is missing"),
+        (["-pps"], "-pps belongs to"),
+        (["-npp", "8,x", "-ntg", "3", "-npl", "1"], "'8,x' is no list"),
+        (["-npp", "8", "-ntg", "3", "-npl", "0"], "'0' is no list"),
+        (["-npp", "", "-ntg", "3", "-npl", "1"], "'' is no list"),
+        ([*BATCHED, "-p", "8"], "-p has no meaning"),
+        ([*BATCHED, "-np", "8"], "--parallel has no meaning"),
+    ],
+)
+def test_batched_options_that_do_not_fit(rml_command, toy_path, flags, words):
+    result = rml_command("bench", "-m", toy_path, *flags)
+    assert result.exit_code == 2
+    assert words in result.stderr
 
 
 def test_a_model_that_is_not_there(rml_command):

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 
+from rml.engine.session import forward_together
 from rml.errors import ArgumentError, Cancelled, ClosedError, ContextOverflow
 
 
@@ -280,3 +281,44 @@ def test_a_model_knows_its_own_sessions(make_pool):
     assert pool.owns(session)
     assert not other.owns(session)
     assert pool.owns(session.fork())
+
+
+def test_several_sessions_at_once(make_pool):
+    pool, decoder = make_pool(sum_so_far)
+    sessions = [pool.open() for _ in range(3)]
+    out = np.empty((3, 300), np.float32)
+
+    assert forward_together(sessions, [[1, 2], [4], [5, 6, 7]], out) is out
+    assert out.argmax(axis=1).tolist() == [3, 4, 18]
+    assert [session.tokens for session in sessions] == [[1, 2], [4], [5, 6, 7]]
+    assert decoder.calls == [[1, 2], [4], [5, 6, 7]]  # of one step
+    assert forward_together(sessions[1:], np.array([[1], [2]])).argmax(axis=1).tolist() == [5, 20]
+
+
+@pytest.mark.parametrize(
+    ("ids", "error"),
+    [
+        ([[1], [2]], ArgumentError),
+        ([[1], [300], [2]], ArgumentError),
+        ([[1], [2], []], ArgumentError),
+        ([[1], [2], [3] * 64], ContextOverflow),
+    ],
+)
+def test_what_is_wrong_with_one_session_changes_none(make_pool, ids, error):
+    pool, _ = make_pool(sum_so_far)
+    sessions = [pool.open() for _ in range(3)]
+    forward_together(sessions, [[7]] * 3)
+
+    with pytest.raises(error):
+        forward_together(sessions, ids)
+    with pytest.raises(ArgumentError):
+        forward_together([], [])
+    with pytest.raises(ArgumentError):
+        forward_together([sessions[0], sessions[0]], [[1], [2]])
+    with pytest.raises(ArgumentError):
+        forward_together([sessions[0], make_pool(sum_so_far)[0].open()], [[1], [2]])
+    sessions[2].cancel()
+    with pytest.raises(Cancelled):
+        forward_together(sessions, [[1], [2], [3]])
+    assert [session.tokens for session in sessions] == [[7]] * 3
+    assert forward_together(sessions, [[1], [2], [3]]).argmax(axis=1).tolist() == [8, 9, 10]
