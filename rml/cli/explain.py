@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -13,7 +13,12 @@ from rml.cli.console import bytes_text, print_json, table
 from rml.cli.models import locate
 from rml.cli.options import options
 from rml.cli.parsing import Command
-from rml.engine.context import fitting_context
+from rml.engine.context import (
+    default_kv_memory,
+    fitting_context,
+    fitting_positions,
+    kv_bytes,
+)
 from rml.llm.config import ModelConfig
 from rml.llm.memory import MemoryBill
 
@@ -36,9 +41,27 @@ _SIZES = (
 
 
 @click.command("explain", cls=Command, only_model=True)
-@options("model", "ctx_size", "batch_size", "output")
-def command(model: str, ctx_size: int | None, batch_size: int | None, output: str) -> None:
-    """Explain the recipe of MODEL and the memory that it needs, without loading it."""
+@options("model", "ctx_size", "batch_size")
+@click.option(
+    "--kv-memory",
+    type=click.IntRange(1),
+    metavar="BYTES",
+    help="What the keys and values of all sequences may take, as in rml.load.  [default: three "
+    "quarters of the memory that there is]",
+)
+@options("output")
+def command(
+    model: str,
+    ctx_size: int | None,
+    batch_size: int | None,
+    kv_memory: int | None,
+    output: str,
+) -> None:
+    """Explain the recipe of MODEL and the memory that it needs, without loading it.
+
+    Beside the memory of one sequence of -c tokens it says how many tokens, and how many such
+    sequences, fit into the memory for the keys and values of all.
+    """
     with rml.open_checkpoint(locate(model)) as checkpoint:
         config = ModelConfig.from_checkpoint(checkpoint)
         weights = sum(tensor.n_bytes for tensor in checkpoint.tensors.values())
@@ -50,6 +73,10 @@ def command(model: str, ctx_size: int | None, batch_size: int | None, output: st
             )[0]
             for kv_type in KV_TYPES
         }
+        fits = {
+            kv_type: _Fit.of(config, n_ctx=n_ctx, kv_type=kv_type, kv_memory=kv_memory)
+            for kv_type in KV_TYPES
+        }
         machine, process = memory_room.total(), memory_room.reservable()
     bills = {
         kv_type: MemoryBill.of(
@@ -58,7 +85,8 @@ def command(model: str, ctx_size: int | None, batch_size: int | None, output: st
         for kv_type in KV_TYPES
     }
     if output == "json":
-        print_json(_facts(path, config, n_ctx, (machine, process), bills, largest))
+        facts = _facts(path, config, n_ctx, (machine, process), bills, largest)
+        print_json({**facts, "kv_memory": {kv: fit._asdict() for kv, fit in fits.items()}})
         return
 
     click.echo(f"{path}: {config.architecture}, {config.parameter_count():,} parameters\n")
@@ -87,10 +115,35 @@ def command(model: str, ctx_size: int | None, batch_size: int | None, output: st
         "LARGEST CONTEXT",
     )
     table(header, rows, right="lrrrrr")
-    fits = "fit" if weights <= machine.n_bytes else "do not fit"
-    click.echo(f"\n{machine.limit}: {bytes_text(machine.n_bytes)}; the weights {fits} into it")
+    click.echo()
+    table(
+        ("MEMORY FOR KEYS AND VALUES", "BYTES", "TOKENS", f"SEQUENCES OF {n_ctx:,}"),
+        [
+            (kv_type, bytes_text(fit.kv_memory), f"{fit.tokens:,}", f"{fit.sequences:,}")
+            for kv_type, fit in fits.items()
+        ],
+        right="lrrr",
+    )
+    verb = "fit" if weights <= machine.n_bytes else "do not fit"
+    click.echo(f"\n{machine.limit}: {bytes_text(machine.n_bytes)}; the weights {verb} into it")
     if process.is_limited:
         click.echo(f"left for cache and scratch: {bytes_text(process.n_bytes)} ({process.limit})")
+
+
+class _Fit(NamedTuple):
+    """What the memory for the keys and values of all sequences holds."""
+
+    kv_memory: int
+    tokens: int
+    sequences: int  # of the context's length
+
+    @classmethod
+    def of(cls, config: ModelConfig, *, n_ctx: int, kv_type: str, kv_memory: int | None) -> "_Fit":
+        if kv_memory is None:
+            kv_memory = default_kv_memory(config, n_ctx=n_ctx, kv_type=kv_type)
+        tokens = fitting_positions(kv_memory, config, kv_type=kv_type)
+        one = kv_bytes(config, n_ctx=n_ctx, kv_type=kv_type)
+        return cls(kv_memory, tokens, kv_memory // one)
 
 
 def _switches(config: ModelConfig) -> Iterator[tuple[str, str]]:

@@ -19,9 +19,11 @@ from rml.ranges import checked, integer
 
 __all__ = [
     "checked_context",
+    "context_within",
     "default_context",
     "default_kv_memory",
     "fitting_context",
+    "fitting_positions",
     "kv_bytes",
 ]
 
@@ -184,6 +186,11 @@ def kv_bytes(config: ModelConfig, *, n_ctx: int, kv_type: str) -> int:
     return MemoryBill.of(config, weights=0, n_ctx=n_ctx, kv_type=kv_type, n_batch=1).kv_cache
 
 
+def fitting_positions(kv_memory: int, config: ModelConfig, *, kv_type: str) -> int:
+    """How many positions of any sequences a budget holds, in whole pages."""
+    return kv_memory // kv_bytes(config, n_ctx=1, kv_type=kv_type) * PAGE_SIZE
+
+
 def context_within(
     kv_memory: int, n_ctx: int, config: ModelConfig, *, kv_type: str, given: bool
 ) -> int:
@@ -207,8 +214,7 @@ def context_within(
     ArgumentError
         If `n_ctx` was asked for and does not fit, or nothing does.
     """
-    page = kv_bytes(config, n_ctx=1, kv_type=kv_type)
-    fitting = kv_memory // page * PAGE_SIZE
+    fitting = fitting_positions(kv_memory, config, kv_type=kv_type)
     if fitting and n_ctx <= fitting:
         return n_ctx
     needed = kv_bytes(config, n_ctx=n_ctx, kv_type=kv_type)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rml import memory_room
+import rml
+from rml import OutOfMemory, memory_room
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
@@ -62,3 +63,33 @@ def test_limits_of_the_process_count_without_the_weights(rml_command, monkeypatc
     facts = rml_command("explain", FIXTURES / "llama" / "model.gguf", "-b", "1", "-o", "json")
     largest = json.loads(facts.stdout)["largest_context"]
     assert 0 < largest["f32"] < largest["f16"] < 128
+
+
+def test_what_the_memory_of_all_sequences_holds(rml_command):
+    # As above: a page of 16 tokens takes 2 kB in f16, 64 tokens four of them.
+    flags = ("-c", "60", "--kv-memory", "22000")
+    text = rml_command("explain", FIXTURES / "llama" / "model.gguf", *flags).stdout
+    shown = rml_command("explain", FIXTURES / "llama" / "model.gguf", *flags, "-o", "json").stdout
+
+    assert re.search(
+        r"^MEMORY FOR KEYS AND VALUES +BYTES +TOKENS +SEQUENCES OF 60$", text, re.MULTILINE
+    )
+    assert re.search(r"^f16 +22\.0 kB +160 +2$", text, re.MULTILINE)
+    fits = json.loads(shown)["kv_memory"]
+    assert fits["f16"] == {"kv_memory": 22_000, "tokens": 160, "sequences": 2}
+    assert fits["f32"] == {"kv_memory": 22_000, "tokens": 80, "sequences": 1}
+    with rml.load(FIXTURES / "llama" / "model.gguf", n_ctx=60, kv_memory=22_000) as model:
+        sessions = [model.session() for _ in range(3)]
+        sessions[0].forward([1] * 60)
+        sessions[1].forward([1] * 60)
+        with pytest.raises(OutOfMemory):
+            sessions[2].forward([1] * 60)
+        sessions[2].forward([1] * 32)
+
+
+def test_the_memory_that_a_load_takes_by_default_is_told(rml_command, monkeypatch):
+    monkeypatch.setattr(memory_room, "reservable", lambda: memory_room.Room(10**6, "ulimit -v"))
+    model = FIXTURES / "llama" / "model.gguf"
+    fits = json.loads(rml_command("explain", model, "-o", "json").stdout)["kv_memory"]
+    assert fits["f16"]["kv_memory"] == 750_000
+    assert fits["f16"]["tokens"] == 366 * 16
