@@ -15,6 +15,8 @@ def schedule(works: Row[_W], budget: int) -> list[tuple[_W, int]]:
 
     Single tokens, those of running sequences, come first. What remains of the budget is split
     evenly among longer works (prompts), of which each gets at least one row where there is room.
+    One row is theirs in any case, or many running sequences would keep prompts out for good; where
+    a step has a single row, it is that of the oldest work.
 
     Parameters
     ----------
@@ -31,8 +33,10 @@ def schedule(works: Row[_W], budget: int) -> list[tuple[_W, int]]:
     wanted = [(work, work.n_wanted) for work in works]
     if len(wanted) == 1:  # nobody to share with, as in most programs
         return [(work, min(n, budget)) for work, n in wanted if n]
-    single = [work for work, n in wanted if n == 1][:budget]
     longer = [(work, n) for work, n in wanted if n > 1]
+    oldest = next((n for _, n in wanted if n), 0)
+    kept = 1 if longer and (budget > 1 or oldest > 1) else 0
+    single = [work for work, n in wanted if n == 1][: budget - kept]
     left = budget - len(single)
     shares = dict.fromkeys(map(id, single), 1)
     # Those that want little leave the rest to the others.

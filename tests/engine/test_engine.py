@@ -329,7 +329,10 @@ class Wanting:
         ([100, 2], 8, [6, 2]),
         ([0, 5, 0, 1], 8, [0, 5, 0, 1]),
         ([1] * 5, 3, [1, 1, 1, 0, 0]),
-        ([1, 1, 50], 2, [1, 1, 0]),
+        ([1, 1, 50], 2, [1, 0, 1]),
+        ([1, 1, 1, 50, 60], 3, [1, 1, 0, 1, 0]),
+        ([1, 50], 1, [1, 0]),
+        ([0, 50, 1], 1, [0, 1, 0]),
     ],
 )
 def test_rows_are_shared(wanted, budget, given):
@@ -346,6 +349,29 @@ def test_a_share_is_never_more_than_there_is():
         shares = schedule(works, budget)
         assert sum(n for _, n in shares) == min(budget, sum(w.n_wanted for w in works))
         assert all(0 < n <= work.n_wanted for work, n in shares)
+
+
+def test_a_prompt_comes_to_its_turn_beside_many_that_run(llama):
+    """With no more rows in a step than there are running sequences."""
+    engine = make(llama, n_batch=4)
+    running = [engine.new_sequence("f32") for _ in range(6)]
+    prompt = evaluation(engine, list(range(3, 23)))
+    works = [evaluation(engine, [7], sequence=sequence) for sequence in running]
+    for work in [*works, prompt]:
+        engine.join(work)
+    n_tokens = 0
+    while not prompt.ended:
+        engine.wait(lambda: any(work.ended for work in works) or prompt.ended)
+        for i, work in enumerate(works):
+            if work.ended:
+                n_tokens += 1
+                works[i] = evaluation(engine, [7], sequence=work.sequence)
+                engine.join(works[i])
+        assert n_tokens < 200
+    engine.leave(*works)
+    assert np.array_equal(prompt.out, alone(llama, list(range(3, 23))))
+    lengths = [len(sequence) for sequence in running]
+    assert max(lengths) - min(lengths) <= 1  # those take turns
 
 
 def test_scheduling_stays_flat(llama):
