@@ -5,8 +5,6 @@ each, then TG steps of one token in all of them. With -pps the prompt is the sam
 is evaluated once. What is not measured: loading, and one step to warm up.
 """
 
-import csv
-import io
 import itertools
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +15,7 @@ import click
 import numpy as np
 
 import rml
-from rml.cli.console import print_json
+from rml.cli.console import print_csv, print_json
 from rml.cli.models import load
 from rml.engine.session import Session, forward_together
 
@@ -105,11 +103,7 @@ def run(lists: Lists, values: Mapping[str, Any], output: str) -> None:
     if output == "json":
         print_json(rows)
     elif output == "csv":
-        text = io.StringIO()
-        writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        click.echo(text.getvalue(), nl=False)
+        print_csv(rows)
 
 
 def _measured(

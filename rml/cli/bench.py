@@ -8,8 +8,6 @@ measured. With --parallel both are done in so many sequences at once, and the to
 -npp, -ntg and -npl measure as llama-batched-bench does (`batched_bench`).
 """
 
-import csv
-import io
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +21,7 @@ from click.core import ParameterSource
 
 import rml
 from rml.cli import batched_bench
-from rml.cli.console import bytes_text, print_json, say
+from rml.cli.console import bytes_text, print_csv, print_json, say
 from rml.cli.models import load, locate
 from rml.cli.option_table import MODEL_OPTIONS
 from rml.cli.options import option, options
@@ -228,12 +226,7 @@ def _print_table(facts: Mapping[str, Any]) -> None:
 
 
 def _print_csv(facts: Mapping[str, Any]) -> None:
-    row = {key: value for key, value in facts.items() if not key.endswith("_samples")}
-    text = io.StringIO()
-    writer = csv.DictWriter(text, row, lineterminator="\n")
-    writer.writeheader()
-    writer.writerow(row)
-    click.echo(text.getvalue(), nl=False)
+    print_csv([{key: value for key, value in facts.items() if not key.endswith("_samples")}])
 
 
 _OUTPUTS: Mapping[str, Callable[[Mapping[str, Any]], None]] = {

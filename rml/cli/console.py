@@ -4,12 +4,14 @@ Text that a model or a file wrote is shown on a terminal without its control cha
 sequence in it could otherwise rewrite the screen. What is piped stays as it is.
 """
 
+import csv
+import io
 import json
 import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +21,7 @@ __all__ = [
     "answer",
     "bytes_text",
     "line_progress",
+    "print_csv",
     "print_json",
     "printable",
     "progress_bar",
@@ -51,6 +54,15 @@ def answer(text: str) -> None:
 def print_json(value: Any) -> None:  # noqa: ANN401 - anything that JSON can say
     """Print one line of JSON to stdout."""
     click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print rows, at least one, below the names of their columns."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    click.echo(text.getvalue(), nl=False)
 
 
 def printable(text: str) -> str:

@@ -316,7 +316,7 @@ class Session:
             If the session is closed.
         """
         with self.use() as sequence:
-            return self._sessions.engine.plan(sequence, n_tokens)
+            return self.engine.plan(sequence, n_tokens)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tokens, keys and values to a file, for `Model.load_session`.
@@ -345,7 +345,7 @@ class Session:
         self._cancelled = True
         work = self._work
         if work is not None:
-            self._sessions.engine.cancel(work)
+            self.engine.cancel(work)
 
     def uncancel(self) -> None:
         """Take back a `cancel` that has ended no step."""
@@ -382,7 +382,7 @@ class Session:
         except MemoryError as error:
             raise self._no_room(error) from error
         except Aborted:
-            if self._closed or self._sessions.engine.closed:
+            if self._closed or self.engine.closed:
                 raise ClosedError("the session was closed during a step") from None
             self._cancelled = False
             raise Cancelled("the step was given up, since cancel was called") from None
@@ -395,7 +395,7 @@ class Session:
         """Say what a step that found no memory needed, and which context would leave it some."""
         room = available()
         context = largest_context(
-            self._sessions.engine.decoder.config,
+            self.engine.decoder.config,
             memory=room.n_bytes,
             weights=0,
             kv_type=self.kv_type,
@@ -479,10 +479,7 @@ def forward_together(
             evaluations.enter_context(session.evaluation(tokens, out=row))
             for session, tokens, row in zip(sessions, ids, out, strict=True)
         ]
-        engine.finish(*works)
-        for work in works:
-            if work.error is not None:  # so that none of them keeps its tokens
-                raise work.error
+        engine.run(*works)  # raises within the block, so that none of them keeps its tokens
     return out
 
 
