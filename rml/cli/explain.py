@@ -47,7 +47,7 @@ _SIZES = (
     type=click.IntRange(1),
     metavar="BYTES",
     help="What the keys and values of all sequences may take, as in rml.load.  [default: three "
-    "quarters of the memory that there is]",
+    "quarters of the memory of the machine, of which a load takes what is free]",
 )
 @options("output")
 def command(
@@ -73,11 +73,20 @@ def command(
             )[0]
             for kv_type in KV_TYPES
         }
+        machine, process = memory_room.total(), memory_room.reservable()
         fits = {
-            kv_type: _Fit.of(config, n_ctx=n_ctx, kv_type=kv_type, kv_memory=kv_memory)
+            kv_type: _Fit.of(
+                config,
+                n_ctx=n_ctx,
+                kv_type=kv_type,
+                # Of the machine, not of what is free in this moment: asked again it is the same.
+                kv_memory=kv_memory
+                or default_kv_memory(
+                    config, n_ctx=n_ctx, kv_type=kv_type, room=min(machine, process)
+                ),
+            )
             for kv_type in KV_TYPES
         }
-        machine, process = memory_room.total(), memory_room.reservable()
     bills = {
         kv_type: MemoryBill.of(
             config, weights=weights, n_ctx=n_ctx, kv_type=kv_type, n_batch=n_batch
@@ -138,9 +147,7 @@ class _Fit(NamedTuple):
     sequences: int  # of the context's length
 
     @classmethod
-    def of(cls, config: ModelConfig, *, n_ctx: int, kv_type: str, kv_memory: int | None) -> "_Fit":
-        if kv_memory is None:
-            kv_memory = default_kv_memory(config, n_ctx=n_ctx, kv_type=kv_type)
+    def of(cls, config: ModelConfig, *, n_ctx: int, kv_type: str, kv_memory: int) -> "_Fit":
         tokens = fitting_positions(kv_memory, config, kv_type=kv_type)
         one = kv_bytes(config, n_ctx=n_ctx, kv_type=kv_type)
         return cls(kv_memory, tokens, kv_memory // one)

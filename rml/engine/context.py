@@ -162,11 +162,13 @@ def default_context(config: ModelConfig, *, weights: int, kv_type: str, n_batch:
     return n_ctx
 
 
-def default_kv_memory(config: ModelConfig, *, n_ctx: int, kv_type: str) -> int:
+def default_kv_memory(
+    config: ModelConfig, *, n_ctx: int, kv_type: str, room: memory_room.Room | None = None
+) -> int:
     """Find how many bytes keys and values of all sequences may take, when nobody says.
 
-    Three quarters of what can be had now, but always what one sequence of `n_ctx` tokens needs;
-    memory is taken only when it is used.
+    Three quarters of what there is, but always what one sequence of `n_ctx` tokens needs; memory is
+    taken only when it is used.
 
     Parameters
     ----------
@@ -176,8 +178,12 @@ def default_kv_memory(config: ModelConfig, *, n_ctx: int, kv_type: str) -> int:
         Most tokens of a sequence.
     kv_type : str
         How keys and values are stored.
+    room : Room, optional
+        What there is; if not given, what can be had now.
     """
-    share = int(min(memory_room.available(), memory_room.total()).n_bytes * _SHARE)
+    if room is None:
+        room = min(memory_room.available(), memory_room.total())
+    share = int(room.n_bytes * _SHARE)
     return max(min(share, _MOST_KV_MEMORY), kv_bytes(config, n_ctx=n_ctx, kv_type=kv_type))
 
 
