@@ -45,26 +45,26 @@ def complete(streams: Iterable[Stream], engine: Engine, kv_type: str) -> list[Co
     waiting = iter(streams)
     late = next(waiting, None)
     results: list[Completion | None] = []
-    at_work: dict[int, tuple[Stream, int]] = {}  # by its number; and positions that it may need
+    at_work: dict[int, Stream] = {}  # by its number
     try:
         while late is not None or at_work:
             works: list[Evaluation] = []
-            for i, (stream, _) in list(at_work.items()):
+            for i, stream in list(at_work.items()):
                 _go_on(i, stream, works, results, at_work)
             room = _room(engine, kv_type, at_work, works) if late is not None else 0
             while late is not None and len(at_work) < _MOST_STREAMS:
-                needed = -(-late.n_positions // PAGE_SIZE) * PAGE_SIZE
+                needed = _needed(late)
                 if at_work and needed > room:
                     break
                 room -= needed
                 i = len(results)
                 results.append(None)
-                at_work[i] = (late, needed)
+                at_work[i] = late
                 _go_on(i, late, works, results, at_work)
                 late = next(waiting, None)
             engine.finish(*works)
     except BaseException:
-        for stream, _ in at_work.values():
+        for stream in at_work.values():
             stream.close()
         raise
     return [result for result in results if result is not None]
@@ -75,7 +75,7 @@ def _go_on(
     stream: Stream,
     works: list[Evaluation],
     results: list[Completion | None],
-    at_work: dict[int, tuple[Stream, int]],
+    at_work: dict[int, Stream],
 ) -> None:
     """Let a stream do what it can before it needs another evaluation; note its end."""
     work = stream.advance()
@@ -86,13 +86,18 @@ def _go_on(
         del at_work[i]
 
 
+def _needed(stream: Stream) -> int:
+    """Positions that a stream may come to need, in whole pages."""
+    return -(-stream.n_positions // PAGE_SIZE) * PAGE_SIZE
+
+
 def _room(
     engine: Engine,
     kv_type: str,
-    at_work: dict[int, tuple[Stream, int]],
+    at_work: dict[int, Stream],
     works: list[Evaluation],
 ) -> int:
     """Positions that are free and will not be needed by those at work."""
-    promised = sum(needed for _, needed in at_work.values())
+    promised = sum(map(_needed, at_work.values()))
     taken = sum(work.sequence.n_reserved for work in works)
     return engine.store(kv_type).n_obtainable_positions - (promised - taken)
