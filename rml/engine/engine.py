@@ -148,12 +148,13 @@ class Engine:
             self._works.append(work)
 
     def leave(self, *works: Work) -> None:
-        """Forget works; nothing happens to those that have ended or never joined."""
+        """Forget works, and end those that have not ended; their sequences may change from now."""
         with BOOKS:
             gone = set(map(id, works))
             self._works = [work for work in self._works if id(work) not in gone]
         for work in works:
-            self.cancel(work)
+            if not work.ended:
+                self.cancel(work)
 
     def run(self, *works: Evaluation) -> None:
         """Have works computed together, and raise the first error if there was one."""
@@ -175,13 +176,14 @@ class Engine:
             for work in works:
                 self.join(work)
             self.wait(done)
-        except BaseException:
+        finally:
+            # Also where all have ended: the leader may not have looked yet, and what an owner does
+            # to a sequence from here on (truncate it, say) would make an ended work look unended.
             try:
                 self.leave(*works)
             except BaseException:  # a second interrupt: a work that stays would harm the others
                 self.leave(*works)
                 raise
-            raise
 
     def wait(self, done: Callable[[], bool]) -> None:
         """Return when `done()` is true, and compute what there is while nobody else does.

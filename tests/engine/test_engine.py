@@ -38,7 +38,8 @@ def make(decoder, kv_memory=1 << 24, **kwargs):
 
 def evaluation(engine, ids, *, sequence=None, outputs="last", kv_type="f32"):
     config = engine.decoder.config
-    sequence = sequence or engine.new_sequence(kv_type)
+    if sequence is None:  # an empty one is given as such
+        sequence = engine.new_sequence(kv_type)
     shapes = {
         "last": (config.n_vocab,),
         "all": (len(ids), config.n_vocab),
@@ -164,6 +165,47 @@ def in_threads(function, n):
     assert not any(thread.is_alive() for thread in threads)
     if errors:
         raise errors[0]
+
+
+def test_who_is_done_before_the_leader_looks_may_change_the_sequence(llama, monkeypatch):
+    engine = make(llama)
+    ids, again = texts(2, seed=4)
+    joined, evaluated, changed = threading.Event(), threading.Event(), threading.Event()
+    owner = threading.get_ident()
+    wait, end_step = engine.wait, engine._end_step
+
+    def late(done):
+        if threading.get_ident() == owner:  # joined, but looks only after the step
+            joined.set()
+            evaluated.wait(10)
+        wait(done)
+
+    def slow():
+        if threading.get_ident() != owner:
+            evaluated.set()
+            changed.wait(10)
+        end_step()
+
+    monkeypatch.setattr(engine, "wait", late)
+    monkeypatch.setattr(engine, "_end_step", slow)
+
+    def lead():
+        joined.wait(10)
+        engine.run(evaluation(engine, ids))
+
+    leader = threading.Thread(target=lead, daemon=True)
+    leader.start()
+    work = evaluation(engine, ids)
+    engine.run(work)
+    sequence = work.sequence
+    sequence.truncate(0)  # the work looks as if it had not ended
+    changed.set()
+    leader.join(10)
+
+    assert len(sequence) == 0
+    engine.run(work := evaluation(engine, again, sequence=sequence))
+    assert sequence.ids == again
+    assert np.array_equal(work.out, alone(llama, again))
 
 
 def test_a_leader_that_is_interrupted_hands_over(llama, monkeypatch):
