@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from rml.engine.session import Session
     from rml.files import Checkpoint, Tensor, open_checkpoint
     from rml.generation.results import Completion, Delta, Timings, TokenLogprob, Usage
-    from rml.generation.sampler import Sampler
     from rml.generation.scoring import Score
-    from rml.generation.settings import SamplingSettings
     from rml.generation.stop import StopFilter
     from rml.generation.stream import Stream
     from rml.loading import load
     from rml.model import Model
+    from rml.sampling.sampler import Sampler
+    from rml.sampling.settings import SamplingSettings
     from rml.tokenizers import UNSET, ChatTemplate, Tokenizer, load_tokenizer
 
 __version__ = "0.1.0"
@@ -89,10 +89,10 @@ _HOMES = {
     "rml.basics": ("dequantize", "info"),
     "rml.files": ("Checkpoint", "Tensor", "open_checkpoint"),
     "rml.generation.results": ("Completion", "Delta", "Timings", "TokenLogprob", "Usage"),
-    "rml.generation.sampler": ("Sampler",),
+    "rml.sampling.sampler": ("Sampler",),
     "rml.generation.scoring": ("Score",),
     "rml.engine.session": ("Session",),
-    "rml.generation.settings": ("SamplingSettings",),
+    "rml.sampling.settings": ("SamplingSettings",),
     "rml.generation.stop": ("StopFilter",),
     "rml.generation.stream": ("Stream",),
     "rml.loading": ("load",),

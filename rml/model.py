@@ -13,7 +13,6 @@ from rml.engine.sessions import Sessions
 from rml.errors import ArgumentError, ClosedError
 from rml.files import Checkpoint
 from rml.generation.batch import complete
-from rml.generation.candidates import Floats
 from rml.generation.chat import (
     ChatPrompts,
     Messages,
@@ -34,12 +33,13 @@ from rml.generation.prompts import (
 from rml.generation.request import DEFAULT_LENGTH, ChatOptions, GenerateOptions, Request
 from rml.generation.results import Completion
 from rml.generation.scoring import Score, score
-from rml.generation.settings import SamplingSettings
 from rml.generation.stream import Stream
 from rml.llm.decoder import DecoderLM
 from rml.llm.plan import Plan
 from rml.memory_room import out_of_memory
 from rml.ranges import boolean, checked, integer
+from rml.sampling.candidates import Floats
+from rml.sampling.settings import SamplingSettings
 from rml.tokenizers import Tokenizer
 from rml.tokenizers.end_tokens import EndTokens
 

@@ -37,9 +37,9 @@ def sample_probs(probs, last_tokens=None, *, op, **settings):
     """Probabilities that one sampling stage leaves, for logits ln(probs)."""
     import numpy as np
 
-    from rml.generation import sampling
-    from rml.generation.candidates import Candidates
-    from rml.generation.penalties import PhraseLog, Window, penalize, phrase_penalties, subtract
+    from rml.sampling import stages
+    from rml.sampling.candidates import Candidates
+    from rml.sampling.penalties import PhraseLog, Window, penalize, phrase_penalties, subtract
 
     said = [int(token) for token in last_tokens or ()]
     before = Candidates.of(np.log(np.asarray(probs, np.float32)))
@@ -59,21 +59,21 @@ def sample_probs(probs, last_tokens=None, *, op, **settings):
         )
         return subtract(before, found)
 
-    stages = {
-        "temp": lambda temp: sampling.temperature(before, temp),
-        "temp_ext": lambda temp, delta, exponent: sampling.temperature(
+    functions = {
+        "temp": lambda temp: stages.temperature(before, temp),
+        "temp_ext": lambda temp, delta, exponent: stages.temperature(
             before, temp, dynamic_range=delta, exponent=exponent
         ),
-        "top_k": lambda k: sampling.top_k(before, int(k)),
-        "top_p": lambda p: sampling.top_p(before, p),
-        "min_p": lambda p: sampling.min_p(before, p),
-        "typical": lambda p: sampling.typical_p(before, p),
-        "top_n_sigma": lambda n: sampling.top_n_sigma(before, n),
-        "xtc": lambda p, t: sampling.xtc(before, p, t, chance=0.0),
+        "top_k": lambda k: stages.top_k(before, int(k)),
+        "top_p": lambda p: stages.top_p(before, p),
+        "min_p": lambda p: stages.min_p(before, p),
+        "typical": lambda p: stages.typical_p(before, p),
+        "top_n_sigma": lambda n: stages.top_n_sigma(before, n),
+        "xtc": lambda p, t: stages.xtc(before, p, t, chance=0.0),
         "penalties": penalties,
         "dry": dry,
     }
-    after = stages[op](**settings)
+    after = functions[op](**settings)
     return dict(zip(after.ids.tolist(), after.probabilities().tolist(), strict=True))
 
 
@@ -116,8 +116,8 @@ def logits(path, ids):
 
 def greedy(path, ids, n):
     """The `n` likeliest tokens after `ids`, one after the other."""
-    from rml.generation.sampler import Sampler
-    from rml.generation.settings import SamplingSettings
+    from rml.sampling.sampler import Sampler
+    from rml.sampling.settings import SamplingSettings
 
     sampler = Sampler(SamplingSettings(temperature=0))
     chosen = []

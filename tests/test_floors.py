@@ -27,6 +27,7 @@ FLOORS = (
     ("basics", "limits", "selftest"),
     ("files",),
     ("tokenizers",),
+    ("sampling",),
     ("llm",),
     ("engine",),
     ("generation",),

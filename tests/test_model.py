@@ -443,7 +443,7 @@ def test_logprobs_are_those_of_a_full_forward(model):
 @pytest.mark.parametrize("n_vocab_rows", [1 << 23, 600])
 def test_score_is_the_log_softmax_of_a_full_forward(model, monkeypatch, n_vocab_rows):
     """In one piece, and two rows of logits at a time."""
-    monkeypatch.setattr("rml.generation.logprobs._VALUES", n_vocab_rows)
+    monkeypatch.setattr("rml.sampling.logprobs._VALUES", n_vocab_rows)
     ids = model.tokenizer.encode("Hello world")
 
     score = model.score("Hello world", top_logprobs=2)
@@ -757,7 +757,7 @@ def test_an_interrupt_at_any_line_leaves_session_and_model_usable(model):
     prompt, options = list(range(5, 25)), {"max_tokens": 4, "seed": 1, "ignore_eos": True}
     expected = model.generate(prompt, **options).token_ids
     package = Path(rml.__file__).parent
-    rooms = str(package / "generation"), str(package / "llm")
+    rooms = tuple(str(package / room) for room in ("sampling", "generation", "llm"))
     remaining = 0
 
     def trace(frame, event, _arg):

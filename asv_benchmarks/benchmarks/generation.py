@@ -88,8 +88,8 @@ class Overhead:
         from rml.engine.sessions import Sessions
         from rml.generation.prompts import Prompt
         from rml.generation.request import Request
-        from rml.generation.settings import SamplingSettings
         from rml.generation.stream import Stream
+        from rml.sampling.settings import SamplingSettings
 
         engine = Engine(_Decoder(32_000), kv_memory=1 << 24)
         pool = Sessions(engine, SimpleNamespace(path="none"), n_ctx=4096, kv_type="f16")

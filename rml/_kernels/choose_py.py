@@ -29,7 +29,7 @@ def choose(
     whose weights add up to `top_p` of the sum, and of these the ones that weigh at least `min_p`.
     The one is drawn at which the running sum of the weights exceeds ``chance * sum``.
 
-    The stages one after another, which this stands for, are in `rml.generation.sampling`.
+    The stages one after another, which this stands for, are in `rml.sampling.stages`.
 
     Parameters
     ----------

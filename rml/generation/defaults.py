@@ -4,7 +4,7 @@ from rml.files import Checkpoint
 from rml.files.paths import is_folder, is_there
 from rml.files.strict_json import load_json
 from rml.generation.generation_config import warn_of_keys, warn_of_old_keys
-from rml.generation.settings import (
+from rml.sampling.settings import (
     SamplingSettings,
     settings_of_gguf,
     settings_of_hugging_face,

@@ -11,10 +11,10 @@ from rml.engine.session import checked_ids
 from rml.engine.sessions import Sessions
 from rml.engine.work import Evaluation
 from rml.errors import ArgumentError, NumericError
-from rml.generation.candidates import Floats
 from rml.generation.texts import evaluate_together
 from rml.llm.evaluator import Evaluator
 from rml.ranges import boolean, checked
+from rml.sampling.candidates import Floats
 
 __all__ = ["POOLINGS", "Pooling", "embed"]
 

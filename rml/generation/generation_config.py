@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
-from rml.generation.settings import SamplingSettings
+from rml.sampling.settings import SamplingSettings
 
 __all__ = ["HARMLESS", "IN_EFFECT", "NOT_DONE", "warn_of_keys", "warn_of_old_keys"]
 

@@ -9,7 +9,7 @@ import codecs
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rml.generation.logprobs import TokenLogprob
+from rml.sampling.logprobs import TokenLogprob
 
 __all__ = ["chat_logprobs", "finish_reason", "text_logprobs"]
 

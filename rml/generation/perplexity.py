@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from rml.engine.session import Session
 from rml.errors import ArgumentError
-from rml.generation.logprobs import exp, rows_at_once, token_logprob
+from rml.sampling.logprobs import exp, rows_at_once, token_logprob
 
 __all__ = ["Perplexity", "perplexity"]
 

@@ -8,9 +8,9 @@ import numpy as np
 from rml.engine.session import Session
 from rml.engine.work import Evaluation
 from rml.errors import Cancelled
-from rml.generation.candidates import Floats
-from rml.generation.logprobs import TokenLogprob, logprobs_of, rows_at_once
 from rml.generation.request import Progress
+from rml.sampling.candidates import Floats
+from rml.sampling.logprobs import TokenLogprob, logprobs_of, rows_at_once
 
 __all__ = ["Evaluated", "evaluate"]
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from rml.engine.session import Session
 from rml.errors import ArgumentError
-from rml.generation.sampler import LogitsProcessor, Mask
-from rml.generation.settings import SamplingSettings
 from rml.ranges import Check, boolean, checked, integer, texts, token_ids
+from rml.sampling.sampler import LogitsProcessor, Mask
+from rml.sampling.settings import SamplingSettings
 
 __all__ = [
     "ALIASES",

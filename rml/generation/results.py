@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rml.generation import openai
-from rml.generation.logprobs import TokenLogprob
-from rml.generation.settings import SamplingSettings
+from rml.sampling.logprobs import TokenLogprob
+from rml.sampling.settings import SamplingSettings
 
 __all__ = ["Completion", "Delta", "FinishReason", "Timings", "TokenLogprob", "Usage"]
 

@@ -9,10 +9,10 @@ from rml.engine.sequence import Sequence
 from rml.engine.session import checked_ids
 from rml.engine.sessions import Sessions
 from rml.engine.work import Evaluation
-from rml.generation.candidates import Floats
-from rml.generation.logprobs import TokenLogprob, exp, logprobs_of, rows_at_once
 from rml.generation.texts import evaluate_together
 from rml.llm.evaluator import Evaluator
+from rml.sampling.candidates import Floats
+from rml.sampling.logprobs import TokenLogprob, exp, logprobs_of, rows_at_once
 
 __all__ = ["Score", "score"]
 

@@ -29,15 +29,15 @@ from rml.engine.session import Session
 from rml.engine.sessions import Sessions
 from rml.engine.work import Evaluation
 from rml.errors import ArgumentError, Cancelled, ContextOverflow, RmlError
-from rml.generation.candidates import Floats
-from rml.generation.logprobs import token_logprob
 from rml.generation.prefill import Evaluated, evaluate
 from rml.generation.prompts import Prompt
 from rml.generation.request import Request
 from rml.generation.results import Completion, Delta, FinishReason, Timings, TokenLogprob, Usage
-from rml.generation.sampler import Sampler
 from rml.generation.stop import StopFilter
 from rml.memory_room import out_of_memory
+from rml.sampling.candidates import Floats
+from rml.sampling.logprobs import token_logprob
+from rml.sampling.sampler import Sampler
 from rml.tokenizers import Tokenizer
 
 __all__ = ["Stream"]

@@ -294,7 +294,7 @@ def test_parts_of_texts_and_what_comes_twice_change_no_score(model, monkeypatch,
         deliver(self, *args)
 
     monkeypatch.setattr(_Scoring, "deliver", twice)
-    monkeypatch.setattr("rml.generation.logprobs._VALUES", 600)  # two rows of logits at a time
+    monkeypatch.setattr("rml.sampling.logprobs._VALUES", 600)  # two rows of logits at a time
     with rml.load(LLAMA, kv_type="f32", n_batch=n_batch) as other:
         assert other.score(PROMPTS, top_logprobs=2) == alone
 

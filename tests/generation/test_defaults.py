@@ -14,9 +14,9 @@ from rml.engine import context
 from rml.errors import CheckpointError, OutOfMemory
 from rml.files import open_checkpoint
 from rml.generation.defaults import generation_defaults
-from rml.generation.settings import SamplingSettings
 from rml.llm.config import ModelConfig
 from rml.llm.memory import MemoryBill
+from rml.sampling.settings import SamplingSettings
 
 LLAMA = Path(__file__).resolve().parent.parent / "fixtures" / "llama"
 

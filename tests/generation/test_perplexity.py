@@ -80,7 +80,7 @@ def test_in_float32_it_is_closer_still(reference):
 def test_rows_of_logits_at_a_time_do_not_matter(model, monkeypatch):
     with model.session() as session:
         whole = perplexity(session, IDS, chunk=40)
-        monkeypatch.setattr("rml.generation.logprobs._VALUES", 3 * 288)
+        monkeypatch.setattr("rml.sampling.logprobs._VALUES", 3 * 288)
         assert perplexity(session, IDS, chunk=40) == whole
 
 

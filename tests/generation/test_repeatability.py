@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rml import NumericError, Sampler, SamplingSettings
-from rml.generation.chance import Draw, chance
+from rml.sampling.chance import Draw, chance
 
 N = 400
 ROWS = 3 * np.random.default_rng(8).standard_normal((40, N)).astype(np.float32)

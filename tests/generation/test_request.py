@@ -6,7 +6,7 @@ import pytest
 
 from rml.errors import ArgumentError
 from rml.generation.request import ALIASES, GenerateOptions, Request
-from rml.generation.settings import SamplingSettings, settings_of_gguf
+from rml.sampling.settings import SamplingSettings, settings_of_gguf
 
 
 def request(**options):

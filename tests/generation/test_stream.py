@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from rml.errors import ArgumentError, ContextOverflow, NumericError, RmlError
 from rml.generation.prompts import Prompt
 from rml.generation.request import Request
-from rml.generation.settings import SamplingSettings
 from rml.generation.stream import Stream
+from rml.sampling.settings import SamplingSettings
 
 PROMPT = [5, 6, 7]
 EOS = 257

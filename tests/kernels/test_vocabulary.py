@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rml.errors import ArgumentError
-from rml.generation import sampling
-from rml.generation.candidates import Candidates
+from rml.sampling import stages
+from rml.sampling.candidates import Candidates
 
 
 def largest(kernels, values, k, **options):
@@ -144,14 +144,14 @@ def test_choose_is_the_stages_one_after_another(kernels):
                 rng.choice([0, 0.05]),
             )
             left = Candidates(np.arange(k), logits, descending=True)
-            left = sampling.temperature(left, temperature)
-            left = sampling.min_p(sampling.top_p(left, p), least)
+            left = stages.temperature(left, temperature)
+            left = stages.min_p(stages.top_p(left, p), least)
             cumulative = np.cumsum(left.probabilities(), dtype=np.float64)
             for chance in rng.random(5):
                 if kernels.name != "py" and np.abs(cumulative - chance).min() < 1e-6:
                     continue
                 settings = {"temperature": temperature, "top_p": p, "min_p": least}
-                assert chosen(kernels, logits, chance=chance, **settings) == sampling.draw(
+                assert chosen(kernels, logits, chance=chance, **settings) == stages.draw(
                     left, chance
                 )
 

@@ -22,12 +22,12 @@ import numpy.typing as npt
 from rml import _kernels
 from rml._kernels.ieee import ieee
 from rml.errors import ArgumentError
-from rml.generation import sampling
-from rml.generation.candidates import Candidates, Floats, first_of_largest, no_numbers
-from rml.generation.chance import Draw, chance
-from rml.generation.penalties import PhraseLog, Window, penalize, phrase_penalties, subtract
-from rml.generation.settings import SamplingSettings
 from rml.ranges import checked, integer
+from rml.sampling import stages
+from rml.sampling.candidates import Candidates, Floats, first_of_largest, no_numbers
+from rml.sampling.chance import Draw, chance
+from rml.sampling.penalties import PhraseLog, Window, penalize, phrase_penalties, subtract
+from rml.sampling.settings import SamplingSettings
 
 __all__ = ["STAGES", "LogitsProcessor", "Mask", "Sampler"]
 
@@ -47,7 +47,7 @@ class Sampler:
     seed : int
         Start of the random numbers, from 0 to 2**64 - 1. They are the same on every machine and
         with every version of Python, and depend on nothing but the seed and how many tokens were
-        accepted: see `rml.generation.chance`.
+        accepted: see `rml.sampling.chance`.
     n_tokens : int, optional
         Size of the vocabulary where the decoder has more rows than there are tokens: ids from here
         on are padding and never chosen.
@@ -172,11 +172,11 @@ class Sampler:
             return self._choose(logits[: self._n_tokens], position)
         candidates = self._left(logits, position)
         if self.settings.is_greedy:
-            return sampling.greedy(candidates)
+            return stages.greedy(candidates)
         if self.settings.mirostat:
-            candidates = sampling.limit_surprise(candidates, self._surprise_limit)
+            candidates = stages.limit_surprise(candidates, self._surprise_limit)
             self._drawn_from = candidates
-        return sampling.draw(candidates, self.chance(Draw.TOKEN))
+        return stages.draw(candidates, self.chance(Draw.TOKEN))
 
     def candidates(self, logits: Floats, position: int | None = None) -> Candidates:
         """Tokens that all stages leave for the draw; the arguments are those of `sample`."""
@@ -350,22 +350,22 @@ Stage = Callable[[Candidates, Sampler], Candidates]
 STAGES: Mapping[str, Stage] = {
     "penalties": lambda candidates, sampler: sampler.penalized(candidates),
     "dry": lambda candidates, sampler: sampler.without_phrases(candidates),
-    "temperature": lambda candidates, sampler: sampling.temperature(
+    "temperature": lambda candidates, sampler: stages.temperature(
         candidates,
         sampler.settings.temperature,
         dynamic_range=sampler.settings.dynatemp_range,
         exponent=sampler.settings.dynatemp_exponent,
     ),
-    "top_n_sigma": lambda candidates, sampler: sampling.top_n_sigma(
+    "top_n_sigma": lambda candidates, sampler: stages.top_n_sigma(
         candidates, sampler.settings.top_n_sigma
     ),
-    "top_k": lambda candidates, sampler: sampling.top_k(candidates, sampler.settings.top_k),
-    "top_p": lambda candidates, sampler: sampling.top_p(candidates, sampler.settings.top_p),
-    "min_p": lambda candidates, sampler: sampling.min_p(candidates, sampler.settings.min_p),
-    "typical_p": lambda candidates, sampler: sampling.typical_p(
+    "top_k": lambda candidates, sampler: stages.top_k(candidates, sampler.settings.top_k),
+    "top_p": lambda candidates, sampler: stages.top_p(candidates, sampler.settings.top_p),
+    "min_p": lambda candidates, sampler: stages.min_p(candidates, sampler.settings.min_p),
+    "typical_p": lambda candidates, sampler: stages.typical_p(
         candidates, sampler.settings.typical_p
     ),
-    "xtc": lambda candidates, sampler: sampling.xtc(
+    "xtc": lambda candidates, sampler: stages.xtc(
         candidates,
         sampler.settings.xtc_probability,
         sampler.settings.xtc_threshold,

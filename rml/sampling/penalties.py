@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from rml import _kernels
 from rml._kernels.ieee import ieee
-from rml.generation.candidates import Candidates, Floats, Ids
+from rml.sampling.candidates import Candidates, Floats, Ids
 
 __all__ = ["PhraseLog", "Window", "penalize", "phrase_penalties", "subtract"]
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from rml.errors import ArgumentError
-from rml.generation.candidates import Candidates
-from rml.generation.penalties import PhraseLog, Window, penalize, phrase_penalties, subtract
-from rml.generation.sampler import Sampler
-from rml.generation.settings import SamplingSettings
+from rml.sampling.candidates import Candidates
+from rml.sampling.penalties import PhraseLog, Window, penalize, phrase_penalties, subtract
+from rml.sampling.sampler import Sampler
+from rml.sampling.settings import SamplingSettings
 
 
 def window_of(tokens, size=-1):

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 
-from rml.generation.chance import Draw, chance, splitmix64
+from rml.sampling.chance import Draw, chance, splitmix64
 
 N = 1 << 14
 

@@ -10,9 +10,9 @@ import warnings
 import numpy as np
 
 import rml
-from rml.generation.logprobs import token_logprob
-from rml.generation.sampler import Sampler
-from rml.generation.settings import SamplingSettings
+from rml.sampling.logprobs import token_logprob
+from rml.sampling.sampler import Sampler
+from rml.sampling.settings import SamplingSettings
 
 FAR = dict.fromkeys(range(200), -1e6) | {5: 1e6, 7: -np.inf}
 SETTINGS = [

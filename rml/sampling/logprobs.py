@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rml import _kernels
-from rml.generation.candidates import Floats, largest, no_numbers
+from rml.sampling.candidates import Floats, largest, no_numbers
 
 __all__ = ["TokenLogprob", "exp", "logprobs_of", "rows_at_once", "token_logprob"]
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rml.errors import NumericError
-from rml.generation.candidates import Candidates, first_of_largest, largest
-from rml.generation.sampler import Sampler
-from rml.generation.settings import SamplingSettings
+from rml.sampling.candidates import Candidates, first_of_largest, largest
+from rml.sampling.sampler import Sampler
+from rml.sampling.settings import SamplingSettings
 
 
 @given(

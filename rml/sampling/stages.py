@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from rml._kernels.choose_py import BORDER
 from rml._kernels.ieee import ieee
-from rml.generation.candidates import Candidates, Floats, largest
-from rml.generation.settings import GREEDY_BELOW
+from rml.sampling.candidates import Candidates, Floats, largest
+from rml.sampling.settings import GREEDY_BELOW
 
 __all__ = [
     "draw",

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rml import _kernels
-from rml.generation import sampling
-from rml.generation.candidates import Candidates
 from rml.generation.scoring import Score, TokenLogprob
+from rml.sampling import stages
+from rml.sampling.candidates import Candidates
 
 HERE = Path(__file__).resolve().parent
 LLAMA = HERE.parent / "fixtures" / "llama" / "model.gguf"
@@ -45,4 +45,4 @@ def test_an_unlikely_text_has_an_infinite_perplexity():
 def test_a_bound_of_surprise_far_below_zero_keeps_the_likeliest():
     candidates = Candidates.of(np.array([1, 3, 2], np.float32))
 
-    assert sampling.limit_surprise(candidates, -5000.0).ids.tolist() == [1]
+    assert stages.limit_surprise(candidates, -5000.0).ids.tolist() == [1]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rml.errors import ArgumentError, CheckpointError
-from rml.generation.settings import (
+from rml.sampling.settings import (
     LLAMA_CPP_SAMPLERS,
     SAMPLERS,
     SamplingSettings,

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rml.errors import ArgumentError, NumericError
-from rml.generation import sampling
-from rml.generation.candidates import Candidates
-from rml.generation.chance import Draw, chance
-from rml.generation.sampler import STAGES, Sampler
-from rml.generation.settings import LLAMA_CPP_SAMPLERS, SAMPLERS, SamplingSettings
+from rml.sampling import stages
+from rml.sampling.candidates import Candidates
+from rml.sampling.chance import Draw, chance
+from rml.sampling.sampler import STAGES, Sampler
+from rml.sampling.settings import LLAMA_CPP_SAMPLERS, SAMPLERS, SamplingSettings
 
 
 def of(*probabilities):
@@ -46,7 +46,7 @@ ALL = {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4}
     ],
 )
 def test_top_k(k, expected):
-    assert left(sampling.top_k(of(*FOUR), k)) == expected
+    assert left(stages.top_k(of(*FOUR), k)) == expected
 
 
 @pytest.mark.parametrize("k", [10**9, 10**12, 2**63, 10**30])
@@ -60,11 +60,11 @@ def test_a_top_k_beyond_the_vocabulary_takes_no_memory(k, temperature, n_tokens)
 
 
 def test_top_k_comes_out_sorted_and_is_cut_again_without_sorting():
-    candidates = sampling.top_k(of(*FOUR), 3)
+    candidates = stages.top_k(of(*FOUR), 3)
 
     assert candidates.ids.tolist() == [3, 2, 1]
     assert candidates.descending
-    assert sampling.top_k(candidates, 2).ids.tolist() == [3, 2]
+    assert stages.top_k(candidates, 2).ids.tolist() == [3, 2]
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_top_k_comes_out_sorted_and_is_cut_again_without_sorting():
     ],
 )
 def test_top_p(p, expected):
-    assert left(sampling.top_p(of(*FOUR), p)) == expected
+    assert left(stages.top_p(of(*FOUR), p)) == expected
 
 
 def test_top_p_drops_the_larger_of_two_equal_ids():
-    assert sampling.top_p(of(0.25, 0.25, 0.25, 0.25), 0.5).ids.tolist() == [0, 1]
-    kept = sampling.top_p(of(0.2, 0.3, 0.3, 0.2), 0.7)
+    assert stages.top_p(of(0.25, 0.25, 0.25, 0.25), 0.5).ids.tolist() == [0, 1]
+    kept = stages.top_p(of(0.2, 0.3, 0.3, 0.2), 0.7)
     assert kept.ids.tolist() == [0, 1, 2]
 
 
@@ -91,7 +91,7 @@ def test_top_p_among_logits_of_equal_weight():
     logits = np.array([0.25 - 2**-26, 0.25, 0.25 - 2**-25, -30], np.float32)
     assert len(set(Candidates.of(logits).weights()[:2].tolist())) == 1
 
-    assert sampling.top_p(Candidates.of(logits), 0).ids.tolist() == [1]
+    assert stages.top_p(Candidates.of(logits), 0).ids.tolist() == [1]
 
 
 @given(
@@ -111,7 +111,7 @@ def test_top_p_is_the_smallest_likeliest_set(n, p, spread, seed, in_order):
     if in_order:  # as top-k leaves them
         candidates = Candidates(order, logits[order], descending=True)
 
-    kept = sampling.top_p(candidates, p).ids
+    kept = stages.top_p(candidates, p).ids
 
     assert sorted(kept) == sorted(order[: len(kept)])
     assert exact[kept].sum() > p - 2e-6
@@ -130,7 +130,7 @@ def test_top_p_is_the_smallest_likeliest_set(n, p, spread, seed, in_order):
     ],
 )
 def test_min_p(p, expected):
-    assert left(sampling.min_p(of(*FOUR), p)) == expected
+    assert left(stages.min_p(of(*FOUR), p)) == expected
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_min_p(p, expected):
     ],
 )
 def test_typical_p(probabilities, p, expected):
-    assert left(sampling.typical_p(of(*probabilities), p)) == expected
+    assert left(stages.typical_p(of(*probabilities), p)) == expected
 
 
 @pytest.mark.parametrize(
@@ -157,11 +157,11 @@ def test_typical_p(probabilities, p, expected):
     ],
 )
 def test_top_n_sigma(n, expected):
-    assert left(sampling.top_n_sigma(of(*FOUR), n)) == expected
+    assert left(stages.top_n_sigma(of(*FOUR), n)) == expected
 
 
 def test_top_n_sigma_does_not_count_banned_tokens():
-    kept = sampling.top_n_sigma(of(0, *FOUR), 1)
+    kept = stages.top_n_sigma(of(0, *FOUR), 1)
 
     assert kept.ids.tolist() == [3, 4]
 
@@ -178,20 +178,20 @@ def test_top_n_sigma_does_not_count_banned_tokens():
     ],
 )
 def test_xtc(threshold, coin, expected):
-    assert left(sampling.xtc(of(*FOUR), 0.99, threshold, coin)) == expected
+    assert left(stages.xtc(of(*FOUR), 0.99, threshold, coin)) == expected
 
 
 def test_temperature_divides():
     np.testing.assert_allclose(
-        sampling.temperature(of(*FOUR), 0.5).logits, 2 * np.log(FOUR), rtol=1e-6
+        stages.temperature(of(*FOUR), 0.5).logits, 2 * np.log(FOUR), rtol=1e-6
     )
 
 
 def test_dynamic_temperature_follows_the_entropy():
-    certain = sampling.temperature(of(1.0, 1e-30), 1.0, dynamic_range=0.5)
-    uncertain = sampling.temperature(of(0.25, 0.25, 0.25, 0.25), 1.0, dynamic_range=0.5)
+    certain = stages.temperature(of(1.0, 1e-30), 1.0, dynamic_range=0.5)
+    uncertain = stages.temperature(of(0.25, 0.25, 0.25, 0.25), 1.0, dynamic_range=0.5)
     # Entropy of (0.9, 0.1) is 0.32508 of ln 2 = 0.69315; squared and within 0.5 ... 1.5.
-    between = sampling.temperature(of(0.9, 0.1), 1.0, dynamic_range=0.5, exponent=2)
+    between = stages.temperature(of(0.9, 0.1), 1.0, dynamic_range=0.5, exponent=2)
 
     np.testing.assert_allclose(certain.logits, np.log([1, 1e-30]) / 0.5, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(uncertain.logits, np.log([0.25] * 4) / 1.5, rtol=1e-5)
@@ -209,7 +209,7 @@ def test_draw_follows_the_cumulative_probability(n):
     exact /= exact[-1]
 
     for goal in np.linspace(0, 1, 301, endpoint=False):
-        token = sampling.draw(candidates, goal)
+        token = stages.draw(candidates, goal)
         assert exact[token] > goal - 1e-6
         assert token == 0 or exact[token - 1] < goal + 1e-6
 
@@ -220,7 +220,7 @@ def test_a_token_without_probability_is_never_drawn(n):
     logits[[1, 2]] = 0
     candidates = Candidates.of(logits)
 
-    drawn = [sampling.draw(candidates, c) for c in (0.0, 0.499, 0.501, 1 - 2**-53)]
+    drawn = [stages.draw(candidates, c) for c in (0.0, 0.499, 0.501, 1 - 2**-53)]
 
     assert drawn == [1, 1, 2, 2]
 
@@ -407,7 +407,7 @@ def test_chains_that_kernels_cover_are_their_stages(settings):
         token = at_once.sample(row)
         cumulative = np.cumsum(left.probabilities(), dtype=np.float64)
         if np.abs(cumulative - number).min() > 1e-6:  # else the last bit of a weight decides
-            assert token == sampling.draw(left, number)
+            assert token == stages.draw(left, number)
         assert token in left.ids
         at_once.accept([token])
         by_stages.accept([token])
@@ -452,7 +452,7 @@ def test_every_stage_is_in_the_table_and_in_the_orders():
 def test_xtc_never_spares_a_banned_token():
     candidates = Candidates.of(np.array([0, -np.inf, 0], np.float32))
 
-    assert left(sampling.xtc(candidates, 1.0, 0.0, 0.0)) == {1: 0, 2: 1}
+    assert left(stages.xtc(candidates, 1.0, 0.0, 0.0)) == {1: 0, 2: 1}
 
 
 EXTREMES = st.fixed_dictionaries(

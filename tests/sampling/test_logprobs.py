@@ -8,7 +8,7 @@ import pytest
 import rml
 from rml.errors import NumericError
 from rml.generation import results
-from rml.generation.logprobs import TokenLogprob, logprobs_of, rows_at_once, token_logprob
+from rml.sampling.logprobs import TokenLogprob, logprobs_of, rows_at_once, token_logprob
 
 ROWS = 3 * np.random.default_rng(2).standard_normal((5, 300)).astype(np.float32)
 
