@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rml.errors import ArgumentError
 
-__all__ = ["KV_TYPES", "MAX_HEAD_DIM", "PAGE_SIZE", "PageTable", "Pages", "Slab", "scale_group"]
+__all__ = ["KV_TYPES", "MAX_HEAD_DIM", "PAGE_SIZE", "PageTable", "Pages", "Slab", "pages_for", "scale_group"]
 
 PAGE_SIZE = 16
 MAX_HEAD_DIM = 512
@@ -23,6 +23,11 @@ KV_TYPES: dict[str, type[np.generic]] = {"f32": np.float32, "f16": np.float16, "
 
 Stored = npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.int8]
 F32 = npt.NDArray[np.float32]
+
+
+def pages_for(n_positions: int) -> int:
+    """Pages that hold so many positions."""
+    return -(-n_positions // PAGE_SIZE)
 
 
 def scale_group(head_dim: int) -> int:

@@ -1,12 +1,14 @@
 """Who uses a page: counts of users, free pages, and the budget of a model's keys and values.
 
 Pages belong to the model: every sequence takes the pages that it needs and gives them back, and
-sequences with a common beginning share them. Slabs of pages are reserved when they are needed, the
+sequences with a common beginning share them. Beginnings that may come again are kept though no
+sequence uses them (`rml.engine.prefixes`): such pages are idle, and given up for those who need
+them. Slabs of pages are reserved when they are needed, the
 lowest first, and given back when nobody uses any of their pages.
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rml._kernels.pages import PAGE_SIZE, Pages, PageTable
 from rml.errors import OutOfMemory
@@ -40,6 +42,8 @@ class PagePool:
     ----------
     pages : Pages
         The memory.
+    give_up : callable or None
+        Called when pages run out: gives up an idle page, and returns whether there was one.
 
     Raises
     ------
@@ -68,7 +72,10 @@ class PagePool:
         slab_pages = 1 << max(0, min(slab_bytes // page_bytes, n_pages).bit_length() - 1)
         self.pages = Pages(*sizes, n_pages=n_pages, slab_pages=slab_pages, group=group)
         self.budget = budget
+        self.give_up: Callable[[], bool] | None = None
         self._users: dict[int, int] = {}
+        self._kept: set[int] = set()  # one of their users is the tree of beginnings
+        self.n_idle = 0  # that nobody else uses
         n_slabs = len(self.pages.slabs)
         self._used = [0] * n_slabs  # pages in use of each slab
         self._free: list[list[int]] = [[] for _ in range(n_slabs)]  # of those that are reserved
@@ -78,20 +85,29 @@ class PagePool:
 
     @property
     def n_used(self) -> int:
-        """Pages that somebody uses."""
-        return len(self._users)
+        """Pages that sequences use."""
+        return len(self._users) - self.n_idle
+
+    @property
+    def n_kept(self) -> int:
+        """Pages of beginnings that may come again."""
+        return len(self._kept)
 
     @property
     def n_free(self) -> int:
-        """Pages that nobody uses and the budget allows."""
+        """Pages that hold nothing and that the budget allows."""
         return self.pages.n_pages - len(self._users)
 
     @property
     def n_obtainable(self) -> int:
-        """Pages that could be taken now: those that are free, and more if there is memory."""
+        """Pages that could be taken now: free and idle ones, and more if there is memory."""
         free = sum(map(len, self._free))
         more = min(self.n_free - free, available().n_bytes // self.pages.page_bytes)
-        return free + max(0, more)
+        return free + self.n_idle + max(0, more)
+
+    def has(self, n: int) -> bool:
+        """Whether `n` pages could be taken now; quicker to ask than `n_obtainable`."""
+        return n <= sum(map(len, self._free)) + self.n_idle or n <= self.n_obtainable
 
     @property
     def nbytes(self) -> int:
@@ -110,10 +126,14 @@ class PagePool:
         Raises
         ------
         OutOfMemory
-            If the budget is used up, or the machine has no more memory.
+            If the budget is used up, or the machine has no more memory, and no page is idle.
         """
-        if not self._with_free:
-            self._reserve_a_slab()
+        while not self._with_free:
+            try:
+                self._reserve_a_slab()
+            except OutOfMemory:
+                if self.give_up is None or not self.give_up():
+                    raise
         slab = self._with_free[0]
         page = self._free[slab].pop()
         if not self._free[slab]:
@@ -124,7 +144,22 @@ class PagePool:
 
     def share(self, page: int) -> None:
         """Use a page together with its present users."""
+        n = self._users[page]
+        if n == 1 and page in self._kept:
+            self.n_idle -= 1
+        self._users[page] = n + 1
+
+    def keep(self, page: int) -> None:
+        """Keep a page that somebody uses, when he is gone, too."""
         self._users[page] += 1
+        self._kept.add(page)
+
+    def let_go(self, page: int) -> None:
+        """Keep a page no more."""
+        self._kept.discard(page)
+        if self._users[page] == 1:
+            self.n_idle -= 1
+        self.release(page)
 
     def is_shared(self, page: int) -> bool:
         """Whether a page has several users."""
@@ -135,6 +170,8 @@ class PagePool:
         n = self._users[page] - 1
         if n:
             self._users[page] = n
+            if n == 1 and page in self._kept:
+                self.n_idle += 1
             return
         del self._users[page]
         slab = self.pages.slab_of(page)
@@ -151,13 +188,23 @@ class PagePool:
         self.pages.copy_page(page, new)
         return new
 
-    def recount(self, tables: Iterable[PageTable]) -> None:
-        """Count anew from the tables of all living sequences, whatever was lost in between."""
-        users: dict[int, int] = {}
+    def recount(self, tables: Iterable[PageTable], kept: Iterable[int] = ()) -> None:
+        """Count anew, whatever was lost in between.
+
+        Parameters
+        ----------
+        tables : iterable of PageTable
+            Those of all living sequences.
+        kept : iterable of int
+            Pages that are kept.
+        """
+        self._kept = set(kept)
+        users: dict[int, int] = dict.fromkeys(self._kept, 1)
         for table in tables:
             for entry in range(len(table)):
                 users[table[entry]] = users.get(table[entry], 0) + 1
         self._users = users
+        self.n_idle = sum(users[page] == 1 for page in self._kept)
         self._with_free = []
         slabs = self.pages.slabs
         reserved = [slab for slab, arrays in enumerate(slabs) if arrays is not None]

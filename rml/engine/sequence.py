@@ -1,16 +1,37 @@
 """One sequence: the tokens that were evaluated, and the pages of their keys and values."""
 
+import threading
 import weakref
 from collections import deque
+from collections.abc import Hashable
 from collections.abc import Sequence as Row
 
-from rml._kernels.pages import PAGE_SIZE, PageTable
+from rml._kernels.pages import PAGE_SIZE, PageTable, pages_for
 from rml.engine.books import BOOKS
 from rml.engine.pool import PagePool
+from rml.engine.prefixes import Beginning, Prefixes
 from rml.errors import ArgumentError, OutOfMemory
 from rml.llm.evaluator import Evaluator
 
 __all__ = ["Sequence", "SequenceStore"]
+
+
+class _Holding:
+    """What has to be given back when a sequence is gone.
+
+    Attributes
+    ----------
+    tables : list of PageTable
+        Its pages, for each group of layers.
+    node : Beginning
+        Where it is in the tree of beginnings: the first pages of its tables are those of this node
+        and the nodes above. Never deeper than the tokens that are there.
+    """
+
+    __slots__ = ("node", "tables")
+
+    def __init__(self, tables: list[PageTable], node: Beginning) -> None:
+        self.tables, self.node = tables, node
 
 
 class SequenceStore:
@@ -22,17 +43,34 @@ class SequenceStore:
         One for each group of layers.
     evaluator : Evaluator
         What computes them.
+    prefix_cache : bool
+        Whether sequences share beginnings.
+    kept_bytes : int
+        Bytes of beginnings that may be kept though no sequence uses them.
+    salt : hashable
+        What keys and values depend on besides the tokens: beginnings are shared where it is equal.
     """
 
-    def __init__(self, pools: Row[PagePool], evaluator: Evaluator) -> None:
+    def __init__(
+        self,
+        pools: Row[PagePool],
+        evaluator: Evaluator,
+        *,
+        prefix_cache: bool = True,
+        kept_bytes: int = 0,
+        salt: Hashable = None,
+    ) -> None:
         self.pools = list(pools)
         self.evaluator = evaluator
+        self.prefix_cache = prefix_cache
+        self.salt = salt
+        self.prefixes = Prefixes(self.pools, kept_bytes)
         self.living: weakref.WeakSet[Sequence] = weakref.WeakSet()
-        # Tables of all sequences whose pages were not given back, by id.
-        self._tables: dict[int, list[PageTable]] = {}
-        # Tables of sequences that nobody holds any more. A finalizer may come at any moment, so it
+        # Holdings of all sequences whose pages were not given back, by id.
+        self._holdings: dict[int, _Holding] = {}
+        # Those of sequences that nobody holds any more. A finalizer may come at any moment, so it
         # takes no lock: what it leaves here is given back when pages are taken the next time.
-        self._orphans: deque[list[PageTable]] = deque()
+        self._orphans: deque[_Holding] = deque()
 
     @property
     def bytes_per_token(self) -> int:
@@ -46,49 +84,75 @@ class SequenceStore:
             self.collect()
             return min(pool.n_obtainable for pool in self.pools) * PAGE_SIZE
 
-    def new(self) -> "Sequence":
-        """Make an empty sequence."""
+    def new(self, *, shares: bool = True) -> "Sequence":
+        """Make an empty sequence.
+
+        Parameters
+        ----------
+        shares : bool
+            Whether others may use its beginning again, if the store shares beginnings.
+        """
         with BOOKS:
             self.collect()
-            return self.enter(Sequence(self, [], [PageTable() for _ in self.pools]))
+            holding = _Holding([PageTable() for _ in self.pools], self.prefixes.root(self.salt))
+            return self.enter(Sequence(self, [], holding, shares=shares and self.prefix_cache))
 
     def collect(self) -> None:
         """Give back the pages of sequences that nobody holds."""
         while self._orphans:
-            tables = self._orphans[0]
-            if id(tables) in self._tables:
-                self.release(tables)
-                del self._tables[id(tables)]
+            holding = self._orphans[0]
+            if id(holding) in self._holdings:
+                self.move(holding, self.prefixes.root(self.salt))
+                self.release(holding)
+                del self._holdings[id(holding)]
             self._orphans.popleft()
 
-    def release(self, tables: Row[PageTable], kept: int = 0) -> None:
-        """Give back the pages of tables, but for the first entries."""
+    def release(self, holding: _Holding, kept: int = 0) -> None:
+        """Give back the pages of a holding, but for the first entries."""
         try:
-            for pool, table in zip(self.pools, tables, strict=True):
+            for pool, table in zip(self.pools, holding.tables, strict=True):
                 while len(table) > kept:
                     pool.release(table.pop())
+            self.prefixes.trim()
         except BaseException:
             self.recount()
             raise
 
-    def forget(self, tables: Row[PageTable]) -> None:
-        """Know nothing of tables whose pages were not counted in, or not all of them."""
-        self._tables.pop(id(tables), None)
+    def move(self, holding: _Holding, node: Beginning) -> None:
+        """Have a holding at another node, which is held from now on in place of the old one."""
+        old = holding.node
+        if node is old:
+            return
+        try:
+            self.prefixes.hold(node)
+            holding.node = node
+            self.prefixes.let_go(old)
+        except BaseException:
+            self.recount()
+            raise
+
+    def forget(self, holding: _Holding) -> None:
+        """Know nothing of a holding whose pages were not counted in, or not all of them."""
+        self._holdings.pop(id(holding), None)
         self.recount()
 
     def recount(self) -> None:
         """Count all users of pages anew: after an exception (Ctrl-C) in the middle of an entry."""
         with BOOKS:
             # Those of orphans, too: a sequence may go in this moment, in another thread.
-            known = list(self._tables.values())
+            known = list(self._holdings.values())
+            self.prefixes.recount(holding.node for holding in known)
             for group, pool in enumerate(self.pools):
-                pool.recount(tables[group] for tables in known)
+                tables = (holding.tables[group] for holding in known)
+                pool.recount(tables, self.prefixes.pages(group))
 
     def enter(self, sequence: "Sequence") -> "Sequence":
         """Know a sequence as living, and its pages as to be given back when it is gone."""
+        holding = sequence.holding
         self.living.add(sequence)
-        self._tables[id(sequence.tables)] = sequence.tables
-        weakref.finalize(sequence, self._orphans.append, sequence.tables).atexit = False
+        self.prefixes.hold(holding.node)
+        self._holdings[id(holding)] = holding
+        weakref.finalize(sequence, self._orphans.append, holding).atexit = False
         return sequence
 
 
@@ -106,21 +170,56 @@ class Sequence:
         The tokens whose keys and values are there: the one truth about the length.
     tables : list of PageTable
         Their pages, for each group of layers.
+    shares : bool
+        Whether others may use its beginning again.
     busy : bool
         A step is writing to the pages. They are then kept, whatever is forgotten meanwhile, until
         the engine calls `settle` after the step.
+    gate : Lock or None
+        Held by whoever works with the sequence. Its pages may be taken away while nobody does, by
+        one who holds `BOOKS`; without a gate never.
+    used_at : float
+        When the gate was given back the last time.
     """
 
-    __slots__ = ("__weakref__", "busy", "ids", "store", "tables")
+    __slots__ = (
+        "__weakref__",
+        "_had",
+        "busy",
+        "gate",
+        "holding",
+        "ids",
+        "shares",
+        "store",
+        "tables",
+        "used_at",
+    )
 
-    def __init__(self, store: SequenceStore, ids: list[int], tables: list[PageTable]) -> None:
+    def __init__(
+        self, store: SequenceStore, ids: list[int], holding: _Holding, *, shares: bool
+    ) -> None:
         self.store = store
         self.ids = ids
-        self.tables = tables
+        self.holding = holding
+        self.tables = holding.tables
+        self.shares = shares
         self.busy = False
+        self.gate: threading.Lock | None = None
+        self.used_at = 0.0
+        self._had: list[int] = []  # all tokens, when it gave its pages away
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def owed(self) -> list[int]:
+        """Tokens that follow `ids`, but have to be evaluated again: their pages were given away."""
+        return self._had[len(self.ids) :]
+
+    @property
+    def length(self) -> int:
+        """Number of its tokens, those that have to be evaluated again included."""
+        return max(len(self.ids), len(self._had))
 
     @property
     def nbytes(self) -> int:
@@ -145,7 +244,7 @@ class Sequence:
             If there are none; nothing has changed but pages that were reserved before.
         """
         first = len(self.ids) // PAGE_SIZE  # the first entry that will be written
-        last = -(-(len(self.ids) + n) // PAGE_SIZE) if n else first
+        last = pages_for(len(self.ids) + n) if n else first
         if self._has_own(first, last):
             return
         with BOOKS:
@@ -192,14 +291,96 @@ class Sequence:
     def commit(self, ids: Row[int]) -> None:
         """Count tokens in whose keys and values have been written."""
         self.ids.extend(ids)
+        if self.shares and len(self.ids) >= (self.holding.node.depth + 1) * PAGE_SIZE:
+            self._share()
+
+    def _share(self) -> None:
+        """Let others find the whole pages; where one has the same page, use his."""
+        with BOOKS:
+            store, holding = self.store, self.holding
+            try:
+                while (stop := (holding.node.depth + 1) * PAGE_SIZE) <= len(self.ids):
+                    node = holding.node
+                    ids = tuple(self.ids[stop - PAGE_SIZE : stop])
+                    child = node.children.get(ids)
+                    if child is None:
+                        pages = tuple(table[node.depth] for table in self.tables)
+                        child = store.prefixes.enter(node, ids, pages)
+                    else:
+                        self._use(node.depth, child.pages)
+                    store.move(holding, child)
+            except BaseException:
+                store.recount()
+                raise
+
+    def _use(self, entry: int, pages: tuple[int, ...]) -> None:
+        """Have these pages as an entry of the tables, the next one or one that is there."""
+        for pool, table, page in zip(self.store.pools, self.tables, pages, strict=True):
+            if entry == len(table):
+                pool.share(page)
+                table.append(page)
+            elif (old := table[entry]) != page:
+                pool.share(page)
+                table[entry] = page
+                pool.release(old)
+
+    def adopt(self, ids: Row[int]) -> int:
+        """Take the pages that others have for tokens that are to follow; they count as evaluated.
+
+        Parameters
+        ----------
+        ids : sequence of int
+            What is to follow.
+
+        Returns
+        -------
+        int
+            How many of them are there now: what completes a page, and whole pages.
+        """
+        if not self.shares:
+            return 0
+        with BOOKS:
+            store, holding = self.store, self.holding
+            node, first = holding.node, holding.node.depth * PAGE_SIZE
+            wanted = [*self.ids[first:], *ids]
+            found: list[Beginning] = []
+            while len(wanted) >= (len(found) + 1) * PAGE_SIZE:
+                at = len(found) * PAGE_SIZE
+                child = node.children.get(tuple(wanted[at : at + PAGE_SIZE]))
+                if child is None:
+                    break
+                found.append(child)
+                node = child
+            n = first + len(found) * PAGE_SIZE - len(self.ids)
+            if n <= 0:
+                return 0
+            try:
+                for entry, child in enumerate(found, holding.node.depth):
+                    self._use(entry, child.pages)
+                self.ids.extend(ids[:n])
+                store.move(holding, node)
+            except BaseException:
+                store.recount()
+                raise
+            return n
+
+    def give_way(self) -> None:
+        """Give all pages away; the tokens stay, as `owed`."""
+        with BOOKS:
+            self._had = self.tokens  # first: an interrupt in between changes nothing
+            self._forget_from(0)
+
+    @property
+    def tokens(self) -> list[int]:
+        """All tokens, a copy, those that have to be evaluated again included."""
+        return self.ids + self.owed
 
     def settle(self) -> None:
         """Give back pages that were reserved and not used."""
         with BOOKS:
             if self.busy:
                 return
-            kept = -(-len(self.ids) // PAGE_SIZE)
-            self.store.release(self.tables, kept)
+            self.store.release(self.holding, pages_for(len(self.ids)))
 
     def truncate(self, length: int) -> None:
         """Forget every token from position `length` on.
@@ -209,14 +390,25 @@ class Sequence:
         ArgumentError
             If `length` is out of range; nothing has changed.
         """
-        if not 0 <= length <= len(self.ids):
+        if not 0 <= length <= self.length:
             raise ArgumentError(
-                f"length is {length}, but the sequence holds 0 to {len(self.ids)} positions"
+                f"length is {length}, but the sequence holds 0 to {self.length} positions"
             )
         with BOOKS:
-            # Before the pages go: an interrupt in between may keep a page, but frees none twice.
-            del self.ids[length:]
-            self.settle()
+            if length <= len(self.ids):
+                self._had = []
+                self._forget_from(length)
+            else:
+                self._had = self._had[:length]
+
+    def _forget_from(self, length: int) -> None:
+        node, depth = self.holding.node, length // PAGE_SIZE
+        while node.depth > depth and node.parent is not None:
+            node = node.parent
+        self.store.move(self.holding, node)
+        # Before the pages go: an interrupt in between may keep a page, but frees none twice.
+        del self.ids[length:]
+        self.settle()
 
     def fork(self) -> "Sequence":
         """Make a sequence with the same tokens that goes its own way from here.
@@ -226,14 +418,16 @@ class Sequence:
         with BOOKS:
             self.store.collect()
             self.settle()
-            tables = [table.copy() for table in self.tables]
+            holding = _Holding([table.copy() for table in self.tables], self.holding.node)
             try:
-                for pool, table in zip(self.store.pools, tables, strict=True):
+                for pool, table in zip(self.store.pools, holding.tables, strict=True):
                     for entry in range(len(table)):
                         pool.share(table[entry])
-                return self.store.enter(Sequence(self.store, self.ids.copy(), tables))
+                fork = Sequence(self.store, self.ids.copy(), holding, shares=self.shares)
+                fork._had = self._had.copy()
+                return self.store.enter(fork)
             except BaseException:
-                self.store.forget(tables)
+                self.store.forget(holding)
                 raise
 
     def release(self) -> None:
