@@ -15,7 +15,16 @@ import numpy.typing as npt
 
 from rml.errors import ArgumentError
 
-__all__ = ["KV_TYPES", "MAX_HEAD_DIM", "PAGE_SIZE", "PageTable", "Pages", "Slab", "pages_for", "scale_group"]
+__all__ = [
+    "KV_TYPES",
+    "MAX_HEAD_DIM",
+    "PAGE_SIZE",
+    "PageTable",
+    "Pages",
+    "Slab",
+    "pages_for",
+    "scale_group",
+]
 
 PAGE_SIZE = 16
 MAX_HEAD_DIM = 512

@@ -33,7 +33,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from rml._kernels.pages import PAGE_SIZE
+from rml._kernels.pages import PAGE_SIZE, pages_for
 from rml.engine.sequence import Sequence
 from rml.errors import CheckpointError, ContextOverflow, SaveError
 from rml.files import Checkpoint
@@ -136,7 +136,7 @@ def write_session(
                 file.write(data)
 
             write(_START.pack(MAGIC, VERSION, len(text)) + text)
-            for page in range(-(-len(tokens) // PAGE_SIZE)):
+            for page in range(pages_for(len(tokens))):
                 used = min(PAGE_SIZE, len(tokens) - page * PAGE_SIZE)
                 for part, axis in _page(sequence, page):
                     whole = part.copy()
@@ -233,7 +233,7 @@ def read_session(
         tokens = _checked_tokens(header.tokens, n_vocab, source)
         if len(tokens) > n_ctx:
             raise ContextOverflow(len(tokens), n_ctx, "load the session with a larger n_ctx")
-        n_pages = -(-len(tokens) // PAGE_SIZE)
+        n_pages = pages_for(len(tokens))
         page_bytes = sequence.store.bytes_per_token * PAGE_SIZE
         expected_size = file.tell() + n_pages * page_bytes + _DIGEST_BYTES
         if size != expected_size:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from rml._kernels.pages import PAGE_SIZE
+from rml._kernels.pages import PAGE_SIZE, pages_for
 from rml.engine.sequence import Sequence
 from rml.engine.sessions import Sessions
 from rml.engine.work import Evaluation
@@ -63,7 +63,7 @@ def _groups(texts: list[list[int]], n_ctx: int) -> Iterator[list[list[int]]]:
     group: list[list[int]] = []
     taken, most = 0, min(n_ctx, _AT_ONCE)
     for ids in texts:
-        positions = -(-len(ids) // PAGE_SIZE) * PAGE_SIZE
+        positions = pages_for(len(ids)) * PAGE_SIZE
         if group and taken + positions > most:
             yield group
             group, taken = [], 0

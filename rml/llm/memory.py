@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rml._kernels.pages import KV_TYPES, PAGE_SIZE, scale_group
+from rml._kernels.pages import KV_TYPES, PAGE_SIZE, pages_for, scale_group
 from rml.errors import ArgumentError
 from rml.llm.config import ModelConfig
 from rml.llm.workspace import MAX_ROWS, outputs_of
@@ -42,7 +42,7 @@ class MemoryBill:
 
         A step has no more than `MAX_ROWS` tokens, however large a batch is.
         """
-        positions = (n_ctx + PAGE_SIZE - 1) // PAGE_SIZE * PAGE_SIZE
+        positions = pages_for(n_ctx) * PAGE_SIZE
         return cls(
             weights=weights,
             kv_cache=positions * kv_bytes_per_token(config, kv_type),

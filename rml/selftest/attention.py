@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rml._kernels import DEFINITIONS
-from rml._kernels.pages import KV_TYPES, PAGE_SIZE, Pages, PageTable, scale_group
+from rml._kernels.pages import KV_TYPES, Pages, PageTable, pages_for, scale_group
 from rml._kernels.step import Step
 from rml.selftest.problem import Kernels, Problem, U
 
@@ -43,7 +43,7 @@ class _Cache:
     """Pages in no order, of one layer of two."""
 
     def __init__(self, kind: str, n: int, n_kv_heads: int, d: int) -> None:
-        entries = -(-n // PAGE_SIZE)
+        entries = pages_for(n)
         self.pages = Pages(2, n_kv_heads, d, kind, n_pages=entries + 1, slab_pages=4)
         for slab in range(len(self.pages.slabs)):
             self.pages.reserve(slab)
