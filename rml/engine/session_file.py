@@ -4,13 +4,20 @@
 bytes    content
 =======  =====================  ===================================================================
 8        ``RMLSESS`` and 0      what the file is
-4        version                of this layout, and of what is inside a page: 1
+4        version                of this layout, and of what is inside a page: 2
 4        n                      bytes of the header
 n        header                 one JSON object, see `_Header`
-...      pages                  of 16 positions each, in order: keys, values, and the scales of both
-                                where the cache is int8, as they lie in memory
+...      pages                  those of the first group of layers in the order of positions, then
+                                those of the next: keys, values, and the scales of both where the
+                                cache is int8, as they lie in memory
 32       SHA-256                of everything before it
 =======  =====================  ===================================================================
+
+The header says all sizes of what follows. Layers that keep something else (the last positions only,
+a state) can be groups with other keys or of another kind: who does not know them refuses them.
+
+Version 1 is read, too. Its header has neither ``page_size``, which is 16, nor ``groups``: there was
+one, of all layers.
 
 Numbers are little-endian, as on every processor that rml runs on. Everything is checked before it
 is used, so a file that was cut, damaged or made for something else is refused; nothing in it is
@@ -21,10 +28,11 @@ import errno
 import hashlib
 import json
 import os
+import reprlib
 import secrets
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -45,7 +53,7 @@ from rml.llm.config import ModelConfig
 __all__ = ["fingerprint", "read_session", "write_session"]
 
 MAGIC = b"RMLSESS\0"
-VERSION = 1
+VERSION = 2
 _START = struct.Struct("<8sII")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _SAMPLE = 64  # bytes of each tensor, at three places, that tell models apart
@@ -54,12 +62,14 @@ _DIFFERS = {
     "compute": "the session was computed with compute={!r}, but this model has compute={!r}",
     "model": "the session is of another model, or of another version of rml (fingerprint {}, "
     "of this model {})",
+    "page_size": "the session has pages of {!r} positions, but this rml has pages of {!r}",
 }
+_SINCE_2 = {"page_size", "groups"}  # what a header of version 1 has not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Header:
-    """What must agree, and the tokens.
+    """What must agree, what follows, and the tokens.
 
     Attributes
     ----------
@@ -67,6 +77,10 @@ class _Header:
         See `fingerprint`.
     compute, kv_type : str
         How the products were computed, and how keys and values are stored.
+    page_size : int
+        Positions of a page.
+    groups : list of dict, or None
+        Fields of a `_Group` each; None for version 1.
     tokens : list of int
         One for each position.
     """
@@ -74,7 +88,35 @@ class _Header:
     model: str
     compute: str
     kv_type: str
+    page_size: int = 16
+    groups: list[Any] | None = None
     tokens: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Layers that keep keys and values of the same sizes, and which of their pages follow.
+
+    Attributes
+    ----------
+    kind : str
+        What they keep: ``"kv"`` is keys and values.
+    n_layers, n_kv_heads, head_dim : int
+        Sizes.
+    page_bytes : int
+        Bytes of a page of all these layers.
+    first_page, n_pages : int
+        Pages that are in the file: the first one has position ``first_page * page_size`` and
+        those after it.
+    """
+
+    kind: str = "kv"
+    n_layers: int
+    n_kv_heads: int
+    head_dim: int
+    page_bytes: int
+    first_page: int = 0
+    n_pages: int
 
 
 def fingerprint(checkpoint: Checkpoint, config: ModelConfig, n_ctx: int) -> str:
@@ -124,7 +166,15 @@ def write_session(
         If the file cannot be written; then nothing has changed.
     """
     tokens = sequence.ids
-    header = _Header(model=model, compute=compute, kv_type=kv_type, tokens=tokens)
+    groups = _groups(sequence, len(tokens))
+    header = _Header(
+        model=model,
+        compute=compute,
+        kv_type=kv_type,
+        page_size=PAGE_SIZE,
+        groups=[asdict(group) for group in groups],
+        tokens=tokens,
+    )
     text = json.dumps(asdict(header), separators=(",", ":")).encode()
     given = given_path(path)
     try:
@@ -136,12 +186,11 @@ def write_session(
                 file.write(data)
 
             write(_START.pack(MAGIC, VERSION, len(text)) + text)
-            for page in range(pages_for(len(tokens))):
-                used = min(PAGE_SIZE, len(tokens) - page * PAGE_SIZE)
-                for part, axis in _page(sequence, page):
-                    whole = part.copy()
-                    np.moveaxis(whole, axis, 0)[used:] = 0  # what was truncated is not told
-                    write(whole.tobytes())
+            for entry, part, axis in _stored(sequence, groups):
+                used = len(tokens) - entry * PAGE_SIZE
+                whole = part.copy()
+                np.moveaxis(whole, axis, 0)[used:] = 0  # what was truncated is not told
+                write(whole.tobytes())
             file.write(digest.digest())
     except SaveError:
         raise
@@ -207,7 +256,8 @@ def read_session(
     Raises
     ------
     CheckpointError
-        If the file is missing, cut or damaged, or of another model, cache type or compute mode.
+        If the file is missing, cut or damaged, of another model, cache type or compute mode, or of
+        a version that this rml does not read.
     ContextOverflow
         If it holds more tokens than `n_ctx`.
     OutOfMemory
@@ -226,16 +276,22 @@ def read_session(
             return data
 
         header = _read_header(read, size, source)
-        for name, wanted in (("kv_type", kv_type), ("compute", compute), ("model", model)):
+        for name, wanted in (
+            ("kv_type", kv_type),
+            ("compute", compute),
+            ("model", model),
+            ("page_size", PAGE_SIZE),
+        ):
             found = getattr(header, name)
             if found != wanted:
                 raise CheckpointError(f"{source}: {_DIFFERS[name].format(found, wanted)}")
         tokens = _checked_tokens(header.tokens, n_vocab, source)
         if len(tokens) > n_ctx:
             raise ContextOverflow(len(tokens), n_ctx, "load the session with a larger n_ctx")
-        n_pages = pages_for(len(tokens))
-        page_bytes = sequence.store.bytes_per_token * PAGE_SIZE
-        expected_size = file.tell() + n_pages * page_bytes + _DIGEST_BYTES
+        groups = _groups(sequence, len(tokens))
+        _check_groups(header.groups, groups, len(tokens), source)
+        n_bytes = sum(group.n_pages * group.page_bytes for group in groups)
+        expected_size = file.tell() + n_bytes + _DIGEST_BYTES
         if size != expected_size:
             raise CheckpointError(
                 f"{source}: the file has {size} bytes, but {len(tokens)} tokens of this model need "
@@ -243,9 +299,8 @@ def read_session(
             )
         try:
             sequence.reserve(len(tokens))
-            for page in range(n_pages):
-                for part, _ in _page(sequence, page):
-                    part[...] = np.frombuffer(read(part.nbytes), part.dtype).reshape(part.shape)
+            for _, part, _ in _stored(sequence, groups):
+                part[...] = np.frombuffer(read(part.nbytes), part.dtype).reshape(part.shape)
             computed = digest.digest()
             if file.read(_DIGEST_BYTES) != computed:
                 raise CheckpointError(f"{source}: the file is damaged: its SHA-256 does not agree")
@@ -261,11 +316,29 @@ def _opened(source: Path) -> BinaryIO:
         raise CheckpointError(f"{source}: cannot be read: {error.strerror}") from error
 
 
-def _page(sequence: Sequence, entry: int) -> Iterator[tuple[npt.NDArray[Any], int]]:
-    """Arrays of one page of each group of layers, and along which axis its positions lie."""
-    for pool, table in zip(sequence.store.pools, sequence.tables, strict=True):
-        # Keys lie along the last axis, values along the one before; so do the scales of each.
-        yield from zip(pool.pages.page(table[entry]), (-1, -2, -1, -2), strict=False)
+def _groups(sequence: Sequence, n_tokens: int) -> list[_Group]:
+    """Describe what a file has of a sequence of so many tokens: all pages of all groups."""
+    return [
+        _Group(
+            n_layers=pages.n_layers,
+            n_kv_heads=pages.n_kv_heads,
+            head_dim=pages.head_dim,
+            page_bytes=pages.page_bytes,
+            n_pages=pages_for(n_tokens),
+        )
+        for pages in (pool.pages for pool in sequence.store.pools)
+    ]
+
+
+def _stored(
+    sequence: Sequence, groups: list[_Group]
+) -> Iterator[tuple[int, npt.NDArray[Any], int]]:
+    """Go through the arrays of a file: the entry of each, and along which axis positions lie."""
+    for pool, table, group in zip(sequence.store.pools, sequence.tables, groups, strict=True):
+        for entry in range(group.first_page, group.first_page + group.n_pages):
+            # Keys lie along the last axis, values along the one before; so do the scales of each.
+            for part, axis in zip(pool.pages.page(table[entry]), (-1, -2, -1, -2), strict=False):
+                yield entry, part, axis
 
 
 def _read_header(read: Callable[[int], bytes], size: int, source: Path) -> _Header:
@@ -274,9 +347,10 @@ def _read_header(read: Callable[[int], bytes], size: int, source: Path) -> _Head
     magic, version, n = _START.unpack(read(_START.size))
     if magic != MAGIC:
         raise CheckpointError(f"{source}: this is no session: it begins with {magic!r}")
-    if version != VERSION:
+    if not 1 <= version <= VERSION:
         raise CheckpointError(
-            f"{source}: the session is of version {version}, but this rml reads version {VERSION}"
+            f"{source}: the session is of version {version}, but this rml reads versions 1 to "
+            f"{VERSION}"
         )
     if n > min(size - _START.size, MAX_JSON_BYTES):
         raise CheckpointError(
@@ -284,9 +358,55 @@ def _read_header(read: Callable[[int], bytes], size: int, source: Path) -> _Head
         )
     found = parse_json(read(n), f"{source}: header")
     names = [field.name for field in fields(_Header)]
-    if sorted(found) != sorted(names):
-        raise CheckpointError(f"{source}: the header has {sorted(found)}, but {names} are needed")
+    if version == 1:
+        names = [name for name in names if name not in _SINCE_2]
+    _check_keys(found, names, f"{source}: the header")
+    if version > 1 and not isinstance(found["groups"], list):
+        raise CheckpointError(f"{source}: the groups are no list")
     return _Header(**found)
+
+
+def _check_keys(found: dict[str, Any], names: Collection[str], what: str) -> None:
+    for key in found:
+        if key not in names:
+            raise CheckpointError(f"{what} has {reprlib.repr(key)}, which this rml does not know")
+    for name in names:
+        if name not in found:
+            raise CheckpointError(f"{what} has no {name!r}")
+
+
+def _check_groups(
+    found: list[Any] | None, wanted: list[_Group], n_tokens: int, source: Path
+) -> None:
+    """Compare what the header says with what this model has; only the latter is used then."""
+    if found is None:
+        if len(wanted) != 1:
+            raise CheckpointError(
+                f"{source}: the session is of version 1, which has one group of layers, but this "
+                f"model has {len(wanted)}"
+            )
+        return
+    if len(found) != len(wanted):
+        raise CheckpointError(
+            f"{source}: the session has {len(found)} groups of layers, but this model has "
+            f"{len(wanted)}"
+        )
+    for i, (group, own) in enumerate(zip(found, wanted, strict=True)):
+        what = f"{source}: group {i}"
+        if not isinstance(group, dict):
+            raise CheckpointError(f"{what} is no object, but {reprlib.repr(group)}")
+        if group.get("kind", own.kind) != own.kind:  # first: another kind has other keys
+            raise CheckpointError(
+                f"{what} is of kind {reprlib.repr(group['kind'])}, but this model has {own.kind!r}"
+            )
+        values = asdict(own)
+        _check_keys(group, values, what)
+        for name, value in values.items():
+            if type(group[name]) is not type(value) or group[name] != value:
+                raise CheckpointError(
+                    f"{what} has {name}={reprlib.repr(group[name])}, but {n_tokens} tokens of this "
+                    f"model have {name}={value}"
+                )
 
 
 def _checked_tokens(tokens: object, n_vocab: int, source: Path) -> list[int]:

@@ -24,6 +24,8 @@ from rml import (
 from rml._kernels.pages import KV_TYPES, Pages, PageTable
 from rml._kernels.step import Step
 from rml.engine import session_file
+from rml.engine.pool import PagePool
+from rml.engine.sequence import Sequence, SequenceStore
 from rml.llm.rope import RopeScaling
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
@@ -49,6 +51,12 @@ def saved(model, tmp_path):
 def logits_of(session, ids):
     """Logits after each of `ids`."""
     return session.forward(ids, all_logits=True)
+
+
+def header_of(content):
+    """The header of a file, and where its pages begin."""
+    _, _, n = struct.unpack_from("<8sII", content)
+    return json.loads(content[16 : 16 + n]), 16 + n
 
 
 # ---- what is kept ----
@@ -103,6 +111,165 @@ def test_a_loaded_session_may_be_saved_again_and_forked(model, saved, tmp_path):
             np.testing.assert_array_equal(fork.forward([9]), session.forward([9]))
 
 
+def version_1(sequence, path, **about):
+    """Write a file as rml did before it knew groups of layers.
+
+    The start, a header with the keys ``model``, ``compute``, ``kv_type`` and ``tokens``, the pages
+    of 16 positions in order (keys, values and, for int8, the scales of both), and a SHA-256.
+    Places that hold no token are zero.
+    """
+    text = json.dumps({**about, "tokens": sequence.ids}, separators=(",", ":")).encode()
+    body = struct.pack("<8sII", b"RMLSESS\0", 1, len(text)) + text
+    (pool,), (table,) = sequence.store.pools, sequence.tables
+    for entry in range(len(table)):
+        used = len(sequence) - 16 * entry
+        for i, view in enumerate(pool.pages.page(table[entry])):
+            part = view.copy()
+            if i % 2:
+                part[:, :, used:, :] = 0  # values and their scales: (layers, heads, 16, ...)
+            else:
+                part[:, :, :, used:] = 0  # keys and theirs: (layers, heads, ..., 16)
+            body += part.tobytes()
+    path.write_bytes(body + hashlib.sha256(body).digest())
+
+
+@pytest.fixture
+def saved_1(model, tmp_path):
+    """A file of `IDS`, of version 1."""
+    with model.session() as session:
+        session.forward(IDS)
+        about = {**model._sessions.identity(), "kv_type": "f16"}
+        version_1(session._sequence, tmp_path / "saved-1", **about)
+    return tmp_path / "saved-1"
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "int8"])
+@pytest.mark.parametrize("n", [0, 1, 16, 23])
+def test_version_1_is_read_and_saved_again_as_the_present_one(model, tmp_path, kv_type, n):
+    ids = list(range(5, 5 + n))
+    with model.session(kv_type=kv_type) as session:
+        if ids:
+            session.forward(ids)
+        about = {**model._sessions.identity(), "kv_type": kv_type}
+        version_1(session._sequence, tmp_path / "old", **about)
+        session.save(tmp_path / "new")
+        expected = logits_of(session, [7, 8, 9])
+
+    with model.load_session(tmp_path / "old", kv_type=kv_type) as loaded:
+        assert loaded.tokens == ids
+        loaded.save(tmp_path / "again")
+        np.testing.assert_array_equal(logits_of(loaded, [7, 8, 9]), expected)
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "new").read_bytes()
+
+
+def test_the_header_says_what_follows(saved):
+    content = saved.read_bytes()
+    header, start = header_of(content)
+    assert header["page_size"] == 16
+    assert header["groups"] == [
+        {
+            "kind": "kv",
+            "n_layers": 2,
+            "n_kv_heads": 2,
+            "head_dim": 8,
+            "page_bytes": 2048,
+            "first_page": 0,
+            "n_pages": 2,
+        }
+    ]
+    assert len(content) == start + 2 * 2048 + 32
+
+
+# ---- several groups of layers, as no model of the fixtures has ----
+
+ABOUT = {"model": "of this test", "compute": "f32", "kv_type": "int8"}
+
+
+def empty_sequence(*sizes):
+    pools = [PagePool(*of, "int8", budget=1 << 16, group=i) for i, of in enumerate(sizes)]
+    return SequenceStore(pools, evaluator=None).new()
+
+
+def of_random_pages(n, *sizes):
+    sequence, rng = empty_sequence(*sizes), np.random.default_rng(n)
+    sequence.reserve(n)
+    for pool, table in zip(sequence.store.pools, sequence.tables, strict=True):
+        for entry in range(len(table)):
+            for part in pool.pages.page(table[entry]):
+                part[...] = rng.integers(-99, 99, part.shape)
+    sequence.commit(list(range(n)))
+    return sequence
+
+
+def read_into(sequence, path):
+    session_file.read_session(path, sequence, n_ctx=64, n_vocab=64, **ABOUT)
+
+
+def bytes_of(sequence):
+    """All its pages, group by group."""
+    tables = zip(sequence.store.pools, sequence.tables, strict=True)
+    pages = (pool.pages.page(table[i]) for pool, table in tables for i in range(len(table)))
+    return b"".join(part.tobytes() for page in pages for part in page)
+
+
+def test_groups_follow_one_another(tmp_path):
+    sizes = ((2, 2, 8), (1, 1, 64), (3, 1, 6))
+    sequence, loaded = of_random_pages(48, *sizes), empty_sequence(*sizes)
+    session_file.write_session(tmp_path / "file", sequence, **ABOUT)
+    read_into(loaded, tmp_path / "file")
+
+    assert loaded.ids == sequence.ids
+    assert bytes_of(loaded) == bytes_of(sequence)
+    content = (tmp_path / "file").read_bytes()
+    header, start = header_of(content)
+    assert [(group["head_dim"], group["n_pages"]) for group in header["groups"]] == [
+        (8, 3),
+        (64, 3),
+        (6, 3),
+    ]
+    assert content[start:-32] == bytes_of(sequence)
+
+
+def test_what_was_truncated_is_in_no_group(tmp_path):
+    sizes = ((2, 2, 8), (1, 1, 64))
+    sequence, loaded = of_random_pages(48, *sizes), empty_sequence(*sizes)
+    sequence.truncate(37)
+    session_file.write_session(tmp_path / "file", sequence, **ABOUT)
+    read_into(loaded, tmp_path / "file")
+
+    for pool, table in zip(loaded.store.pools, loaded.tables, strict=True):
+        k, v, k_scales, v_scales = pool.pages.page(table[2])
+        for part in (k[..., 5:], v[..., 5:, :], k_scales[..., 5:], v_scales[..., 5:, :]):
+            assert not part.any()
+        assert all(part.any() for part in (k, v, k_scales, v_scales))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (((2, 2, 8),), "has 2 groups of layers, but this model has 1"),
+        (((2, 2, 8), (1, 1, 64), (1, 1, 64)), "has 2 groups of layers, but this model has 3"),
+        (((2, 2, 8), (2, 1, 64)), "group 1 has n_layers=1, but .* n_layers=2"),
+        (((2, 2, 8), (1, 2, 64)), "group 1 has n_kv_heads=1, but .* n_kv_heads=2"),
+        (((2, 2, 8), (1, 1, 32)), "group 1 has head_dim=64, but .* head_dim=32"),
+        (((1, 1, 64), (2, 2, 8)), "group 0 has n_layers=2, but .* n_layers=1"),
+    ],
+)
+def test_groups_of_another_model(tmp_path, sizes, message):
+    session_file.write_session(
+        tmp_path / "file", of_random_pages(20, (2, 2, 8), (1, 1, 64)), **ABOUT
+    )
+    with pytest.raises(CheckpointError, match=message):
+        read_into(empty_sequence(*sizes), tmp_path / "file")
+
+
+def test_version_1_has_one_group(tmp_path):
+    version_1(of_random_pages(20, (2, 2, 8)), tmp_path / "file", **ABOUT)
+    read_into(empty_sequence((2, 2, 8)), tmp_path / "file")
+    with pytest.raises(CheckpointError, match=r"version 1, which has one group .* model has 2"):
+        read_into(empty_sequence((1, 2, 8), (1, 2, 8)), tmp_path / "file")
+
+
 # ---- what is refused ----
 
 
@@ -134,9 +301,14 @@ def test_a_context_that_is_too_short(model, saved):
         model.load_session(saved, n_ctx=0)
 
 
-def test_every_cut_is_noticed(model, saved, tmp_path):
-    content = saved.read_bytes()
-    for n in (*range(1, 40), *range(40, len(content), 97), len(content) - 1):
+@pytest.mark.parametrize("version", ["saved", "saved_1"])
+def test_every_cut_is_noticed(model, version, request, tmp_path):
+    content = request.getfixturevalue(version).read_bytes()
+    _, pages = header_of(content)
+    # Byte by byte through the header, and at and beside each page and the digest.
+    edges = {at + d for at in range(pages, len(content), 2048) for d in (-1, 0, 1)}
+    digest = range(len(content) - 33, len(content))
+    for n in sorted({*range(1, pages), *range(pages, len(content), 97), *edges, *digest}):
         (tmp_path / "cut").write_bytes(content[:n])
         with pytest.raises(CheckpointError):
             model.load_session(tmp_path / "cut")
@@ -145,9 +317,11 @@ def test_every_cut_is_noticed(model, saved, tmp_path):
         model.load_session(tmp_path / "cut")
 
 
-def test_every_damaged_byte_is_noticed(model, saved, tmp_path):
-    content = saved.read_bytes()
-    for at in (*range(24), *range(24, len(content), 61), len(content) - 1):
+@pytest.mark.parametrize("version", ["saved", "saved_1"])
+def test_every_damaged_byte_is_noticed(model, version, request, tmp_path):
+    content = request.getfixturevalue(version).read_bytes()
+    _, pages = header_of(content)
+    for at in (*range(pages), *range(pages, len(content), 61), len(content) - 1):
         damaged = bytearray(content)
         damaged[at] ^= 1 << at % 8
         (tmp_path / "damaged").write_bytes(damaged)
@@ -155,19 +329,38 @@ def test_every_damaged_byte_is_noticed(model, saved, tmp_path):
             model.load_session(tmp_path / "damaged")
 
 
+def test_versions_are_not_mistaken_for_each_other(model, saved, saved_1, tmp_path):
+    for file, version in ((saved, 1), (saved_1, 2), (saved, 0), (saved, 3)):
+        content = bytearray(file.read_bytes())
+        content[8] = version
+        (tmp_path / "file").write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"header has|of version [03], .* 1 to 2"):
+            model.load_session(tmp_path / "file")
+
+
 def forged(content, **changes):
     """The file with another header, and a digest that agrees."""
-    start = struct.Struct("<8sII")
-    magic, version, n = start.unpack_from(content)
-    header = json.loads(content[start.size : start.size + n])
+    header, start = header_of(content)
     for name, value in changes.items():
         if value is None:
             del header[name]
         else:
             header[name] = value
     text = json.dumps(header).encode()
-    body = start.pack(magic, version, len(text)) + text + content[start.size + n : -32]
+    body = content[:12] + struct.pack("<I", len(text)) + text + content[start:-32]
     return body + hashlib.sha256(body).digest()
+
+
+def refuse_to_load(model, path, monkeypatch, message):
+    """The file is refused, and no page was asked for."""
+
+    def reserve(_sequence, _n):
+        pytest.fail("pages were taken for a file that is refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sequence, "reserve", reserve)
+        with pytest.raises(CheckpointError, match=message):
+            model.load_session(path)
 
 
 @pytest.mark.parametrize(
@@ -179,22 +372,89 @@ def forged(content, **changes):
         ({"tokens": [0] * 22 + [True]}, "ids from 0 to 287"),
         ({"tokens": [0] * 22 + [1.0]}, "ids from 0 to 287"),
         ({"tokens": "0" * 23}, "ids from 0 to 287"),
-        ({"tokens": [0] * 33}, "need"),
-        ({"tokens": [0] * 16}, "need"),
-        ({"tokens": None}, "header has"),
-        ({"mood": 1}, "header has"),
+        ({"tokens": [0] * 33}, "n_pages=2, but 33 tokens of this model have n_pages=3"),
+        ({"tokens": [0] * 16}, "n_pages=2, but 16 tokens of this model have n_pages=1"),
+        ({"tokens": None}, "header has no 'tokens'"),
+        ({"mood": 1}, "header has 'mood', which this rml does not know"),
         ({"model": 5}, "another model"),
         ({"kv_type": "int8"}, "kv_type"),
+        ({"page_size": 32}, "pages of 32 positions, but this rml has pages of 16"),
+        ({"page_size": "16"}, "pages of '16' positions"),
+        ({"page_size": None}, "header has no 'page_size'"),
+        ({"groups": None}, "header has no 'groups'"),
+        ({"groups": {}}, "groups are no list"),
+        ({"groups": []}, "0 groups of layers, but this model has 1"),
+        ({"groups": [5]}, "group 0 is no object, but 5"),
+        ({"groups": [{}] * 100_000}, "100000 groups"),
     ],
 )
-def test_forged_headers(model, saved, tmp_path, changes, message):
+def test_forged_headers(model, saved, tmp_path, monkeypatch, changes, message):
     (tmp_path / "forged").write_bytes(forged(saved.read_bytes(), **changes))
 
     if message is None:
         model.load_session(tmp_path / "forged").close()
     else:
-        with pytest.raises(CheckpointError, match=message):
-            model.load_session(tmp_path / "forged")
+        refuse_to_load(model, tmp_path / "forged", monkeypatch, message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": "state"}, "group 0 is of kind 'state', but this model has 'kv'"),
+        ({"kind": "state", "position": 23, "n_pages": None}, "of kind 'state'"),
+        ({"kind": ["kv"]}, "of kind"),
+        ({"kind": None}, "group 0 has no 'kind'"),
+        ({"window": 16}, "group 0 has 'window', which this rml does not know"),
+        ({"head_dim": None}, "group 0 has no 'head_dim'"),
+        ({"n_layers": 1, "head_dim": 16}, "group 0 has n_layers=1, but"),
+        ({"n_kv_heads": 1, "head_dim": 16}, "group 0 has n_kv_heads=1, but"),
+        ({"head_dim": "8"}, "group 0 has head_dim='8', but"),
+        ({"page_bytes": 4096, "n_pages": 1}, "group 0 has page_bytes=4096, but"),
+        ({"first_page": 1}, "group 0 has first_page=1, but .* first_page=0"),
+        ({"first_page": False}, "group 0 has first_page=False, but"),
+        ({"n_pages": 2.0}, "group 0 has n_pages=2.0, but"),
+        ({"n_pages": 2**62}, "group 0 has n_pages=4611686018427387904, but"),
+        ({"n_pages": 10**4000}, r"group 0 has n_pages=1000.*\.\.\..*000, but"),
+        ({"n_pages": -1}, "group 0 has n_pages=-1, but"),
+        ({"first_page": -(2**63), "n_pages": 2**63 + 2}, "group 0 has first_page=-92"),
+    ],
+)
+def test_forged_groups(model, saved, tmp_path, monkeypatch, changes, message):
+    content = saved.read_bytes()
+    (group,) = header_of(content)[0]["groups"]
+    group = {name: x for name, x in (group | changes).items() if x is not None}
+    (tmp_path / "forged").write_bytes(forged(content, groups=[group]))
+
+    refuse_to_load(model, tmp_path / "forged", monkeypatch, message)
+
+
+def test_groups_that_are_null_are_not_those_of_version_1(model, saved, tmp_path):
+    header = json.dumps({**header_of(saved.read_bytes())[0], "groups": None}).encode()
+    body = struct.pack("<8sII", b"RMLSESS\0", 2, len(header)) + header + bytes(2 * 2048)
+    (tmp_path / "file").write_bytes(body + hashlib.sha256(body).digest())
+    with pytest.raises(CheckpointError, match="groups are no list"):
+        model.load_session(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, None),
+        ({"tokens": [0] * 33}, "33 tokens of this model need"),
+        ({"tokens": [0] * 16}, "16 tokens of this model need"),
+        ({"tokens": [0] * 22 + [288]}, "ids from 0 to 287"),
+        ({"groups": []}, "header has 'groups', which this rml does not know"),
+        ({"page_size": 16}, "header has 'page_size'"),
+        ({"model": None}, "header has no 'model'"),
+    ],
+)
+def test_forged_headers_of_version_1(model, saved_1, tmp_path, monkeypatch, changes, message):
+    (tmp_path / "forged").write_bytes(forged(saved_1.read_bytes(), **changes))
+
+    if message is None:
+        model.load_session(tmp_path / "forged").close()
+    else:
+        refuse_to_load(model, tmp_path / "forged", monkeypatch, message)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +462,10 @@ def test_forged_headers(model, saved, tmp_path, changes, message):
     [
         (b"GGUF" + bytes(100), "no session"),
         (b"RMLSESS\0", "no session"),
-        (struct.pack("<8sII", b"RMLSESS\0", 2, 5) + bytes(50), "version 2"),
+        (struct.pack("<8sII", b"RMLSESS\0", 0, 5) + bytes(50), "version 0, .* 1 to 2"),
+        (struct.pack("<8sII", b"RMLSESS\0", 3, 5) + bytes(50), "version 3, .* 1 to 2"),
         (struct.pack("<8sII", b"RMLSESS\0", 1, 2**32 - 1) + bytes(50), "cut or damaged"),
+        (struct.pack("<8sII", b"RMLSESS\0", 2, 2**32 - 1) + bytes(50), "cut or damaged"),
         (struct.pack("<8sII", b"RMLSESS\0", 1, 4) + b"[1] " + bytes(50), "object"),
         (struct.pack("<8sII", b"RMLSESS\0", 1, 4) + b"\xff\xff\xff\xff" + bytes(50), "UTF-8"),
     ],
@@ -360,7 +622,10 @@ def test_the_fingerprint_depends_on_what_changes_a_result(model):
 
 
 def test_the_version_belongs_to_the_layout_of_pages():
-    """Where this fails, pages have changed, and `session_file.VERSION` must change, too."""
+    """Where this fails, pages have changed, and `session_file.VERSION` must change, too.
+
+    Versions 1 and 2 have the same pages; neither can be read as it is any more then.
+    """
     rng = np.random.default_rng(0)
     k, v = rng.integers(-9, 9, (2, 5, 2, 8)).astype(np.float32)
     digest = hashlib.sha256()
@@ -372,7 +637,7 @@ def test_the_version_belongs_to_the_layout_of_pages():
         for array in pages.page(0):
             digest.update(array.tobytes())
 
-    assert (session_file.VERSION, digest.hexdigest()[:16]) == (1, "5a79e4c0afbe9ee4")
+    assert (session_file.VERSION, digest.hexdigest()[:16]) == (2, "5a79e4c0afbe9ee4")
 
 
 # ---- forks ----
