@@ -26,7 +26,7 @@ from rml.llm.config import ModelConfig
 from rml.llm.decoder import DecoderLM
 from rml.memory_room import out_of_memory
 from rml.model import Model
-from rml.ranges import checked, integer
+from rml.ranges import boolean, checked, integer
 from rml.tokenizers import Tokenizer, load_tokenizer
 from rml.tokenizers.end_tokens import within
 from rml.tokenizers.template_source import is_jinja
@@ -56,6 +56,7 @@ def load(
     n_batch: int = 512,
     kv_type: str = "f16",
     kv_memory: int | None = None,
+    prefix_cache: bool = True,
     chat_template: "str | os.PathLike[str] | ChatTemplate | None" = None,
     pre: str | None = None,
     **other_names: Any,  # noqa: ANN401 - checked as what they stand for
@@ -84,6 +85,11 @@ def load(
     kv_memory : int, optional
         Bytes that keys and values of all sequences together may take; by default three quarters of
         the memory that there is. It is taken when it is used.
+    prefix_cache : bool
+        Whether requests share what was evaluated of common beginnings: the turns of a chat, or
+        questions about one text, evaluate only what is new. It is kept for later ones in up to all
+        of a `kv_memory` that is given, else in a quarter of it, and given up when others need the
+        memory. Results do not depend on it.
     chat_template : str, path-like or ChatTemplate, optional
         What to use instead of the model's template: the name of another one of the model's or of
         one that rml brings (``"chatml"``), a file, Jinja source, or a template.
@@ -124,6 +130,7 @@ def load(
         "n_batch": n_batch,
         "kv_type": kv_type,
         "kv_memory": kv_memory,
+        "prefix_cache": prefix_cache,
         "chat_template": chat_template,
         "pre": pre,
     }
@@ -136,6 +143,7 @@ def load(
 
 def _open(path: Path, arguments: dict[str, Any]) -> Model:
     arguments["n_batch"] = checked("n_batch", arguments["n_batch"], integer(1))
+    arguments["prefix_cache"] = checked("prefix_cache", arguments["prefix_cache"], boolean)
     if arguments["n_threads"] is not None:
         arguments["n_threads"] = checked("n_threads", arguments["n_threads"], integer(1))
     if not isinstance(pre := arguments["pre"], str | None):
@@ -180,9 +188,11 @@ def _assemble(path: Path, checkpoint: Checkpoint, arguments: dict[str, Any]) -> 
     kv_memory = arguments["kv_memory"]
     if kv_memory is None:
         kv_memory = default_kv_memory(config, n_ctx=n_ctx, kv_type=kv_type)
+        kept_bytes = kv_memory // 4
     else:
         kv_memory = checked("kv_memory", kv_memory, integer(1))
         n_ctx = context_within(kv_memory, n_ctx, config, kv_type=kv_type, given=given)
+        kept_bytes = kv_memory
     sampling = generation_defaults(checkpoint)
     prompts = ChatPrompts(tokenizer, arguments["chat_template"], str(path))
     if prompts.source is not None and is_jinja(prompts.source):
@@ -194,7 +204,13 @@ def _assemble(path: Path, checkpoint: Checkpoint, arguments: dict[str, Any]) -> 
         decoder,
         tokenizer,
         sessions=Sessions(
-            Engine(decoder, kv_memory=kv_memory, n_batch=n_batch),
+            Engine(
+                decoder,
+                kv_memory=kv_memory,
+                n_batch=n_batch,
+                prefix_cache=arguments["prefix_cache"],
+                kept_bytes=kept_bytes,
+            ),
             checkpoint,
             n_ctx=n_ctx,
             kv_type=kv_type,

@@ -12,17 +12,18 @@ the next step.
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from collections.abc import Sequence as Row
 
-from rml._kernels.pages import KV_TYPES
+from rml._kernels.pages import KV_TYPES, PAGE_SIZE, pages_for
 from rml.engine.books import BOOKS
 from rml.engine.pool import PagePool
-from rml.engine.scheduler import schedule
+from rml.engine.scheduler import Pace, schedule
 from rml.engine.sequence import Sequence, SequenceStore
 from rml.engine.work import Evaluation, Work
-from rml.errors import ArgumentError, ClosedError
+from rml.errors import ArgumentError, ClosedError, OutOfMemory
 from rml.llm.decoder import DecoderLM
 from rml.llm.plan import RUNNING, Aborted, Plan
 from rml.llm.workspace import LEAST_OUTPUTS, MAX_ROWS
@@ -45,15 +46,32 @@ class Engine:
         Bytes that keys and values of all sequences of a cache type may take.
     n_batch : int
         Rows of a step at most.
+    prefix_cache : bool
+        Whether sequences share the pages of common beginnings.
+    kept_bytes : int, optional
+        Bytes of beginnings that may be kept though no sequence uses them; by default all of
+        `kv_memory`.
     """
 
-    def __init__(self, decoder: DecoderLM, *, kv_memory: int, n_batch: int = MAX_ROWS) -> None:
+    def __init__(
+        self,
+        decoder: DecoderLM,
+        *,
+        kv_memory: int,
+        n_batch: int = MAX_ROWS,
+        prefix_cache: bool = True,
+        kept_bytes: int | None = None,
+    ) -> None:
         self._decoder: DecoderLM | None = decoder
         self.kv_memory = kv_memory
+        self.prefix_cache = prefix_cache
+        self.kept_bytes = kv_memory if kept_bytes is None else kept_bytes
         self.n_batch = min(n_batch, MAX_ROWS)
         self._stores: dict[str, SequenceStore] = {}  # by cache type
         self._works: list[Work] = []  # joined and not ended, oldest first
         self._in_step: tuple[Work, ...] = ()
+        self._pace = Pace()
+        self._torn = False  # a step was interrupted
         self._leader: int | None = None
         self._waiters: list[_Waiter] = []
         self._closed = False
@@ -74,13 +92,15 @@ class Engine:
 
     # ---- sequences ----
 
-    def new_sequence(self, kv_type: str) -> Sequence:
+    def new_sequence(self, kv_type: str, *, shares: bool = True) -> Sequence:
         """Make an empty sequence.
 
         Parameters
         ----------
         kv_type : str
             How its keys and values are stored.
+        shares : bool
+            Whether it shares beginnings with others, where the engine does that.
 
         Raises
         ------
@@ -92,7 +112,7 @@ class Engine:
             If the engine is closed.
         """
         self.require_open()
-        return self.store(kv_type).new()
+        return self.store(kv_type).new(shares=shares)
 
     def store(self, kv_type: str) -> SequenceStore:
         """Return all sequences of a cache type."""
@@ -112,7 +132,14 @@ class Engine:
                     for i, group in enumerate(self.decoder.groups)
                 ]
                 evaluator = self.decoder.evaluator([pool.pages for pool in pools])
-                self._stores[kv_type] = SequenceStore(pools, evaluator)
+                self._stores[kv_type] = SequenceStore(
+                    pools,
+                    evaluator,
+                    prefix_cache=self.prefix_cache,
+                    kept_bytes=self.kept_bytes,
+                    # The rotary tables of a model are fixed when it is loaded.
+                    salt=kv_type,
+                )
             return self._stores[kv_type]
 
     def plan(self, sequence: Sequence, n_tokens: int) -> Plan:
@@ -174,6 +201,7 @@ class Engine:
 
         try:
             for work in works:
+                work.waited = True
                 self.join(work)
             self.wait(done)
         finally:
@@ -254,12 +282,21 @@ class Engine:
 
     def _step(self) -> None:
         """Compute one step of what there is."""
+        started = time.perf_counter()
         try:
+            if self._torn:  # what was counted in before an interrupt goes on, from the same logits
+                self._torn = False
+                for work in self._works:
+                    if not (work.ended or work.held or work.n_wanted):
+                        self._advance(work)
+            self._torn = True
             with BOOKS:
                 parts = self._chosen()
             if parts:
                 with RUNNING:
                     self._run(parts)
+                self._pace.note([len(ids) for _, ids, *_ in parts], time.perf_counter() - started)
+            self._torn = False
         finally:
             try:
                 self._end_step()
@@ -285,24 +322,91 @@ class Engine:
         Whoever leaves afterwards may change the sequence at once, so nothing is asked again.
         """
         for work in self._works:
-            if work.cancelled and not work.ended:
+            if work.cancelled and not work.ended and not work.held:
                 work.fail(Aborted())
         wanting = [work for work in self._works if not work.ended and work.n_wanted]
         if wanting:  # all of one cache type: that of the oldest
             wanting = [w for w in wanting if w.sequence.store is wanting[0].sequence.store]
+        if len(wanting) > 1:
+            # Those for whom somebody waits have pages first, among them the oldest.
+            wanting.sort(key=lambda work: not work.waited)
+        ready = self._ready(wanting)
         parts: list[_Part] = []
-        for work, n in schedule(wanting[:LEAST_OUTPUTS], self.n_batch):
-            try:
-                work.sequence.reserve(n)
-            except Exception as error:  # noqa: BLE001 - raised by whoever waits for this work
-                work.fail(error)
-            else:
-                wants_last = n == work.n_wanted and work.wants_last
-                parts.append((work, work.next_ids(n), len(work.sequence), wants_last))
+        shares = schedule(ready, self._pace.budget(ready, self.n_batch))
+        for work, n in shares:
+            if work.ended or not self._reserve(work, n, wanting):
+                continue
+            wants_last = n == work.n_wanted and work.wants_last
+            parts.append((work, work.next_ids(n), len(work.sequence), wants_last))
         self._in_step = tuple(work for work, *_ in parts)
         for work in self._in_step:
             work.sequence.busy = True
         return parts
+
+    def _ready(self, wanting: list[Work]) -> list[Work]:
+        """Those who can go on now, with what others have computed of theirs taken over."""
+        ready: list[Work] = []
+        # Pages that the step will compute, or begin: whoever needs the same waits for them.
+        coming: set[tuple[int, tuple[int, ...]]] = set()
+        for work in wanting:
+            if len(ready) == LEAST_OUTPUTS:
+                break
+            if work.n_shareable and work.sequence.shares:
+                try:
+                    work.adopted(work.sequence.adopt(work.next_ids(work.n_shareable)))
+                except Exception as error:  # noqa: BLE001 - raised by whoever waits for this work
+                    work.fail(error)
+                if work.ended or not work.n_wanted:
+                    continue
+                page = work.sequence.next_page(work.next_ids(PAGE_SIZE))
+                if page in coming and work.n_shareable:
+                    continue
+                coming.add(page)
+            # Not begun, or set back: it begins when its pages are there, so that it need not give
+            # way again and again. The first one makes room for itself.
+            if ready and not len(work.sequence):
+                pages = pages_for(work.n_wanted) + 1
+                if not all(pool.has(pages) for pool in work.sequence.store.pools):
+                    continue
+            ready.append(work)
+        return ready
+
+    def _reserve(self, work: Work, n: int, wanting: list[Work]) -> bool:
+        """Have pages for `n` tokens, at the cost of those who come later; whether there are."""
+        while True:
+            try:
+                work.sequence.reserve(n)
+            except OutOfMemory as error:
+                if not self._make_way(work, wanting):
+                    if wanting[0] is work:
+                        work.fail(error)  # alone, and still there is no room
+                    else:
+                        work.sequence.give_way()
+                    return False
+            except Exception as error:  # noqa: BLE001 - raised by whoever waits for this work
+                work.fail(error)
+                return False
+            else:
+                return True
+
+    def _make_way(self, work: Work, wanting: list[Work]) -> bool:
+        """Have somebody give his pages away for `work`; whether there was one.
+
+        In this order: sequences that nobody works with, the least recently used first; works that
+        have to wait for their callers; then those behind `work`, the last one first.
+        """
+        store = work.sequence.store
+        idle = [s for s in store.living if s.gate is not None and len(s) and not s.gate.locked()]
+        if idle:
+            min(idle, key=lambda sequence: sequence.used_at).give_way()
+            return True
+        paused = [w for w in self._works if not w.waited and not w.n_wanted and not w.held]
+        behind = wanting[wanting.index(work) + 1 :]
+        for other in [*reversed(paused), *reversed(behind)]:
+            if other is not work and other.sequence.store is store and len(other.sequence):
+                other.sequence.give_way()
+                return True
+        return False
 
     def _run(self, chosen: list[_Part]) -> None:
         """Compute the rows and deliver; whatever happens before that changes no sequence."""
@@ -325,10 +429,14 @@ class Engine:
                 work.fail(error)
             return
         # Logits of the step itself first: what is computed for others overwrites them.
+        overwritten = False
         if len(rows) > 1:
             rows.sort(key=lambda row: row[3] is None)
+            overwritten = any(not work.wants_last for work, *_ in rows)
         for work, ids, first, output in rows:
             logits = None if output is None else evaluator.logits[output]
+            if overwritten and logits is not None:
+                logits = logits.copy()
             try:
                 work.deliver(len(ids), logits, evaluator, first)
             except Exception as error:  # noqa: BLE001 - raised by whoever waits for this work
@@ -336,9 +444,18 @@ class Engine:
         # Last, and at once for each: after an interrupt before this, its rows are computed again.
         with BOOKS:  # who has left meanwhile may have forgotten what these rows stand on
             joined = set(map(id, self._works))
-            for work, ids, _, _ in rows:
-                if id(work) in joined and not work.ended:
-                    work.sequence.commit(ids)
+            counted = [row for row in rows if id(row[0]) in joined and not row[0].ended]
+            for work, ids, _, _ in counted:
+                work.sequence.commit(ids)
+        for work, *_ in counted:
+            self._advance(work)
+
+    @staticmethod
+    def _advance(work: Work) -> None:
+        try:
+            work.advance()
+        except Exception as error:  # noqa: BLE001 - raised by whoever waits for this work
+            work.fail(error)
 
     # ---- the end ----
 

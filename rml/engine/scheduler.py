@@ -1,11 +1,11 @@
-"""From what waits and runs to the rows of a step. Pure: nothing here changes anything."""
+"""From what waits and runs to the rows of a step."""
 
 from collections.abc import Sequence as Row
 from typing import TypeVar
 
 from rml.engine.work import Work
 
-__all__ = ["schedule"]
+__all__ = ["Pace", "schedule"]
 
 _W = TypeVar("_W", bound=Work)
 
@@ -45,3 +45,49 @@ def schedule(works: Row[_W], budget: int) -> list[tuple[_W, int]]:
         shares[id(work)] = share
         left -= share
     return [(work, shares[id(work)]) for work, _ in wanted if shares.get(id(work))]
+
+
+class Pace:
+    """How many rows a step may have, so that running sequences do not have to wait for long.
+
+    While a prompt is evaluated beside sequences that go on token by token, a step may last as long
+    as about four steps of theirs. That is estimated from the steps before; what is computed does
+    not depend on it.
+    """
+
+    def __init__(self) -> None:
+        self._single: float | None = None  # seconds of a step of single tokens
+        self._row: float | None = None  # seconds of a row of a prompt
+
+    def budget(self, works: Row[Work], most: int) -> int:
+        """Rows of a step of these works, at most `most`."""
+        n_single = 0
+        longer = False
+        for work in works:
+            if work.n_wanted == 1 and len(work.sequence):
+                n_single += 1
+            else:
+                longer = True
+        if not n_single or not longer:
+            return most
+        rows = _LEAST_ROWS
+        if self._single is not None and self._row:
+            rows = max(rows, int(3 * self._single / self._row))
+        return min(most, n_single + rows)
+
+    def note(self, rows: Row[int], seconds: float) -> None:
+        """Learn from a step: the rows of each sequence, and how long it took."""
+        n = sum(rows)
+        if n == len(rows):
+            self._single = seconds if self._single is None else _mixed(self._single, seconds)
+        elif n >= _LEAST_ROWS:
+            row = seconds / n
+            self._row = row if self._row is None else _mixed(self._row, row)
+
+
+_LEAST_ROWS = 16
+
+
+def _mixed(before: float, now: float) -> float:
+    """Follow a figure that changes, and not every odd step."""
+    return 0.75 * before + 0.25 * now

@@ -364,6 +364,17 @@ class Sequence:
                 raise
             return n
 
+    def next_page(self, ids: Row[int]) -> tuple[int, tuple[int, ...]]:
+        """Tell apart the page that these tokens go to, or begin: equal for those who need the same.
+
+        Parameters
+        ----------
+        ids : sequence of int
+            At least what is missing of a page.
+        """
+        first = self.holding.node.depth * PAGE_SIZE
+        return id(self.holding.node), tuple([*self.ids[first:], *ids][:PAGE_SIZE])
+
     def give_way(self) -> None:
         """Give all pages away; the tokens stay, as `owed`."""
         with BOOKS:

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rml._kernels import checks
+from rml.engine.books import BOOKS
 from rml.engine.engine import Engine
 from rml.engine.sequence import Sequence as Tokens
 from rml.engine.session_file import write_session
@@ -82,7 +84,8 @@ class Session:
         self._sequence = sequence
         self._closed = self._cancelled = False
         self._work: Evaluation | None = None  # that is under way
-        self._gate = threading.Lock()  # held by the thread that uses the session
+        # Held by the thread that uses the session; while nobody does, its pages may be given away.
+        self._gate = sequence.gate = threading.Lock()
         self._logits: F32 | None = None  # of `step`
         sessions.enter(self)
 
@@ -94,12 +97,12 @@ class Session:
     @property
     def position(self) -> int:
         """Tokens evaluated so far: the place of the next one."""
-        return len(self._sequence)
+        return self._sequence.length
 
     @property
     def tokens(self) -> list[int]:
         """The tokens evaluated so far; a copy."""
-        return self._sequence.ids.copy()
+        return self._sequence.tokens
 
     @property
     def nbytes(self) -> int:
@@ -202,6 +205,8 @@ class Session:
         ids: Sequence[int] | npt.NDArray[np.integer],
         outputs: Outputs = "last",
         out: F32 | None = None,
+        *,
+        shares: bool = False,
     ) -> Iterator[Evaluation]:
         """Yield what is to be computed, alone or with that of others (`Engine.finish`).
 
@@ -213,9 +218,12 @@ class Session:
         ids : sequence of int, length n
             At least one token.
         outputs : str
-            Logits behind the ``"last"`` token or behind ``"all"``, or the ``"states"`` of all.
+            Logits behind the ``"last"`` token or behind ``"all"``, the ``"states"`` of all, or
+            ``"none"`` of these.
         out : ndarray of float32, optional
             Where to write them.
+        shares : bool
+            Whether tokens may be taken from others who have evaluated the same.
 
         Raises
         ------
@@ -224,17 +232,20 @@ class Session:
         """
         with self.use() as sequence:
             plain = checked_ids(ids, self.n_vocab)
-            if (needed := len(sequence) + len(plain)) > self.n_ctx:
+            if (needed := sequence.length + len(plain)) > self.n_ctx:
                 raise ContextOverflow(needed, self.n_ctx)
             shape: tuple[int, ...] = (self.n_vocab,)
-            if outputs != "last":
+            if outputs == "none":
+                shape = (0,)
+            elif outputs != "last":
                 width = self.n_vocab if outputs == "all" else self._sessions.d_model
                 shape = (len(plain), width)
             if out is None:
                 out = np.empty(shape, np.float32)
             else:
                 checks.array("out", out, shape, writable=True)
-            before, work = len(sequence), Evaluation(sequence, plain, outputs, out)
+            before = sequence.length
+            work = Evaluation(sequence, plain, outputs, out, shares=shares)
             try:
                 self._work = work
                 work.cancelled = self._cancelled  # before; from now on `cancel` finds the work
@@ -259,10 +270,10 @@ class Session:
         """
         with self.use() as sequence:
             try:
-                length: int = integer(0, len(sequence))(n)
+                length: int = integer(0, sequence.length)(n)
             except ValueError:
                 raise ArgumentError(
-                    f"truncate({n!r}): an integer from 0 to {len(sequence)} is needed"
+                    f"truncate({n!r}): an integer from 0 to {sequence.length} is needed"
                 ) from None
             sequence.truncate(length)
 
@@ -284,11 +295,27 @@ class Session:
         """
         if (entries := listed(ids)) is None:
             raise ArgumentError(f"keep_prefix takes a list of token ids, not {type(ids).__name__}")
-        have = self._sequence.ids
+        have = self._sequence.tokens
         limit = max(0, min(len(have), len(entries) - (not whole)))
         kept = next((i for i in range(limit) if have[i] != entries[i]), limit)
         self.truncate(kept)
         return kept
+
+    def adopt(self, ids: Sequence[int]) -> int:
+        """Take over what others have evaluated of tokens that are to follow.
+
+        Returns
+        -------
+        int
+            How many of `ids` are evaluated now.
+
+        Raises
+        ------
+        ClosedError
+            If the session is closed.
+        """
+        with self.use() as sequence:
+            return 0 if sequence.owed else sequence.adopt(ids)
 
     def fork(self) -> "Session":
         """Open a session with the same tokens that goes its own way from here.
@@ -316,7 +343,13 @@ class Session:
             If the session is closed.
         """
         with self.use() as sequence:
+            self._have_pages(sequence)
             return self.engine.plan(sequence, n_tokens)
+
+    def _have_pages(self, sequence: Tokens) -> None:
+        """Evaluate again what the sequence has given away."""
+        if sequence.owed:
+            self.engine.run(Evaluation(sequence, [], "last", np.empty(self.n_vocab, np.float32)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tokens, keys and values to a file, for `Model.load_session`.
@@ -334,6 +367,7 @@ class Session:
             If the file cannot be written.
         """
         with self.use() as sequence:
+            self._have_pages(sequence)
             write_session(path, sequence, kv_type=self.kv_type, **self._sessions.identity())
 
     def cancel(self) -> None:
@@ -361,7 +395,9 @@ class Session:
 
     def _let_go(self) -> None:
         """Give the pages back, unless a thread uses the session: it will do so when it is done."""
-        if self._gate.acquire(blocking=False):
+        with BOOKS:
+            free = self._gate.acquire(blocking=False)
+        if free:
             try:
                 self._sequence.release()
             finally:
@@ -370,7 +406,9 @@ class Session:
     @contextmanager
     def use(self) -> Iterator[Tokens]:
         """Work with the sequence: `close` then leaves it to this thread, others are refused."""
-        if not self._gate.acquire(blocking=False):
+        with BOOKS:  # not while an engine looks at the gate
+            free = self._gate.acquire(blocking=False)
+        if not free:
             raise ArgumentError(
                 "the session is in use by another thread; fork() makes one for each thread"
             )
@@ -387,6 +425,7 @@ class Session:
             self._cancelled = False
             raise Cancelled("the step was given up, since cancel was called") from None
         finally:
+            self._sequence.used_at = time.monotonic()
             self._gate.release()
             if self._closed:
                 self._let_go()

@@ -154,7 +154,7 @@ def write_session(
     path : str or path-like
         The file; one that is there is replaced.
     sequence : Sequence
-        Tokens, keys and values.
+        Tokens, keys and values; it has them all.
     kv_type, model, compute : str
         See `_Header`.
 

@@ -13,12 +13,16 @@ __all__ = ["Evaluation", "Outputs", "Work"]
 
 F32 = npt.NDArray[np.float32]
 
-# What is wanted of the tokens: logits behind the last one or behind all, or states behind all.
-Outputs = Literal["last", "all", "states"]
+# What is wanted of the tokens: logits behind the last one or behind all, states behind all, or
+# nothing but that they are there.
+Outputs = Literal["last", "all", "states", "none"]
 
 
 class Work(Protocol):
     """Tokens behind those of a sequence.
+
+    What is to be evaluated follows from how many tokens the sequence has. So the pages may be taken
+    away at any time (`Sequence.give_way`): then all is evaluated again, with the same bits.
 
     Attributes
     ----------
@@ -26,10 +30,17 @@ class Work(Protocol):
         Grows by the tokens that were evaluated.
     cancelled : bool
         Set by anybody at any time, also by a signal handler; the engine then ends the work.
+    waited : bool
+        Whether somebody waits for it now; else it goes on, but gives way to those for whom somebody
+        does.
+    held : bool
+        Its owner is at work on it in a thread of his own; the engine then leaves it alone.
     """
 
     sequence: Sequence
     cancelled: bool
+    waited: bool
+    held: bool
 
     @property
     def ended(self) -> bool:
@@ -40,11 +51,18 @@ class Work(Protocol):
         """Tokens that could be evaluated now; 0 while somebody else has to do something first."""
 
     @property
+    def n_shareable(self) -> int:
+        """How many of these may be taken from others who have evaluated the same."""
+
+    @property
     def wants_last(self) -> bool:
         """Whether the logits behind the last of these tokens are wanted from the step itself."""
 
     def next_ids(self, n: int) -> Row[int]:
         """Return the first `n` of these tokens."""
+
+    def adopted(self, n: int) -> None:
+        """Take note that so many tokens were taken from others."""
 
     def deliver(self, n: int, logits: F32 | None, evaluator: Evaluator, first: int) -> None:
         """Take what the step has found out; the tokens are counted into the sequence afterwards.
@@ -64,6 +82,12 @@ class Work(Protocol):
             Row of the first of these tokens in the step.
         """
 
+    def advance(self) -> None:
+        """Go on after tokens were counted in, while `deliver`'s logits last.
+
+        Quick, and no code of a caller. After an interrupt it is called again, before the next step.
+        """
+
     def fail(self, error: BaseException) -> None:
         """End with an error, for whoever waits to raise."""
 
@@ -79,29 +103,40 @@ class Evaluation:
         Tokens of the vocabulary.
     outputs : str
         See `Outputs`.
-    out : (V,), (n, V) or (n, D) float32
+    out : (V,), (n, V), (n, D) or (0,) float32
         Where to write what is wanted.
+    shares : bool
+        Whether tokens may be taken from others who have evaluated the same: all if nothing is
+        wanted of them, or all but the last.
 
     Attributes
     ----------
     out : ndarray
         As given.
+    n_adopted : int
+        Tokens that were taken from others.
     error : BaseException or None
         What went wrong; then the sequence holds the tokens of the parts before.
     """
 
-    def __init__(self, sequence: Sequence, ids: Row[int], outputs: Outputs, out: F32) -> None:
+    held = False
+
+    def __init__(
+        self, sequence: Sequence, ids: Row[int], outputs: Outputs, out: F32, *, shares: bool = False
+    ) -> None:
         self.sequence = sequence
-        self.cancelled = False
+        self.n_adopted = 0
+        self._shares = shares
+        self.cancelled = self.waited = False
         self.error: BaseException | None = None
         self._ids = ids
-        self._start = len(sequence)
+        self._start = sequence.length
         self._outputs = outputs
         self.out = out
 
     @property
     def n_done(self) -> int:
-        """Tokens that were evaluated and counted in."""
+        """Tokens that were evaluated and counted in; negative where those before are missing."""
         return len(self.sequence.ids) - self._start
 
     @property
@@ -115,23 +150,47 @@ class Evaluation:
         return len(self._ids) - self.n_done
 
     @property
+    def n_shareable(self) -> int:
+        """Tokens before these that have to be evaluated again; of these, if it shares."""
+        if self._shares and self._outputs in {"last", "none"}:
+            return self.n_wanted - (self._outputs == "last")
+        return max(0, -self.n_done)
+
+    @property
     def wants_last(self) -> bool:
         """Whether nothing but the logits behind the last token is wanted."""
         return self._outputs == "last"
 
     def next_ids(self, n: int) -> Row[int]:
         """Return the first `n` that are left."""
-        return self._ids if n == len(self._ids) else self._ids[self.n_done : self.n_done + n]
+        if n == len(self._ids) and self.n_done == 0:
+            return self._ids
+        if (at := self.n_done) < 0:
+            return [*self.sequence.tokens[len(self.sequence.ids) : self._start], *self._ids][:n]
+        return self._ids[at : at + n]
+
+    def adopted(self, n: int) -> None:
+        """Count them."""
+        self.n_adopted += n
 
     def deliver(self, n: int, logits: F32 | None, evaluator: Evaluator, first: int) -> None:
         """Copy what is wanted."""
-        part = self.out[self.n_done : self.n_done + n]
+        if self._outputs in {"last", "none"}:
+            if logits is not None:
+                self.out[:] = logits
+            return
+        skipped = max(0, -self.n_done)  # rows of tokens before these
+        if skipped >= n:
+            return
+        at = self.n_done + skipped
+        part = self.out[at : at + n - skipped]
         if self._outputs == "all":
-            evaluator.logits_of(first, first + n, part)
-        elif self._outputs == "states":
-            evaluator.states_of(first, first + n, part)
-        elif logits is not None:
-            self.out[:] = logits
+            evaluator.logits_of(first + skipped, first + n, part)
+        else:
+            evaluator.states_of(first + skipped, first + n, part)
+
+    def advance(self) -> None:
+        """Nothing follows from the tokens."""
 
     def fail(self, error: BaseException) -> None:
         """End with an error."""

@@ -100,7 +100,7 @@ class _Embedding(Evaluation):
         if self._pooling == "mean":
             total = self._totals[before]
             following, self.pooled = _mean(states, total, now)
-            self._totals = {before: total, now: following}
+            self._totals = {0: np.zeros(self._d_model), before: total, now: following}
         else:
             self.pooled = states[-1]
 

@@ -25,10 +25,13 @@ class Evaluated:
         Scores of the token behind it.
     logprobs : list of TokenLogprob or None, or None
         As `Completion.prompt_logprobs`.
+    n_adopted : int
+        Tokens that others had evaluated.
     """
 
     logits: Floats
     logprobs: list[TokenLogprob | None] | None
+    n_adopted: int
 
 
 def evaluate(
@@ -38,6 +41,7 @@ def evaluate(
     n_cached: int,
     top_logprobs: int | None,
     n_batch: int,
+    shares: bool,
     progress: Progress | None,
     is_cancelled: Callable[[], bool],
 ) -> Generator[Evaluation, None, Evaluated | None]:
@@ -59,6 +63,8 @@ def evaluate(
         are listed for each place.
     n_batch : int
         Most tokens of a part; the result does not depend on it.
+    shares : bool
+        Whether what others have evaluated may be taken.
     progress : callable or None
         Called after each part.
     is_cancelled : callable
@@ -73,15 +79,26 @@ def evaluate(
     logprobs: list[TokenLogprob | None] | None = None
     if top_logprobs is not None:  # then the logits of all tokens are held at once
         n_batch, logprobs = min(n_batch, rows_at_once(session.n_vocab)), [None]
-    done = n_cached
+    done, n_adopted = n_cached, 0
     while done < len(prompt):
         if is_cancelled():
             return None
+        if shares and logprobs is None:
+            n = session.adopt(prompt[done:-1])
+            done += n
+            n_adopted += n
         part = prompt[done : done + n_batch]
         try:
             if logprobs is None or top_logprobs is None:
-                with session.evaluation(part, out=logits) as work:
+                is_last = done + n_batch >= len(prompt)
+                evaluation = (
+                    session.evaluation(part, "last", logits, shares=shares)
+                    if is_last
+                    else session.evaluation(part, "none", shares=shares)
+                )
+                with evaluation as work:
                     yield work
+                n_adopted += work.n_adopted
             else:
                 with session.evaluation(part, "all") as work:
                     yield work
@@ -94,4 +111,4 @@ def evaluate(
         done += len(part)
         if progress is not None:
             progress(done, len(prompt))
-    return Evaluated(logits, logprobs)
+    return Evaluated(logits, logprobs, n_adopted)

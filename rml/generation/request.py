@@ -88,6 +88,9 @@ class GenerateOptions(TypedDict, total=False):
     echo : bool
         Begin the text with the prompt's, and with `logprobs` return those of its tokens, too; these
         need its evaluation as a whole, whatever the session holds. Not for chats.
+    prefix_cache : bool
+        Whether what other requests have evaluated of the same beginning is used, and what this one
+        evaluates is left for others. It changes no result, only how long a prompt takes.
     parse_special : bool
         Whether the name of a control token in a prompt means that token. Leave it off for text
         that others wrote. Not for chats: there the template makes the control tokens.
@@ -106,6 +109,7 @@ class GenerateOptions(TypedDict, total=False):
     session: Session | None
     truncate: Literal["left"] | None
     echo: bool
+    prefix_cache: bool
     parse_special: bool
     temperature: float
     dynatemp_range: float
@@ -189,6 +193,7 @@ class Request:
     session: Session | None = None
     truncate: Literal["left"] | None = None
     echo: bool = False
+    prefix_cache: bool = True
     parse_special: bool = False
 
     @classmethod
@@ -302,5 +307,6 @@ _CHECKS: Mapping[str, Check] = {
     "session": _session,
     "truncate": _truncate,
     "echo": boolean,
+    "prefix_cache": boolean,
     "parse_special": boolean,
 }

@@ -47,7 +47,8 @@ class Usage:
     completion_tokens : int
         Tokens of the completion. The token that ended it is not one of them.
     cached_tokens : int
-        Tokens of the prompt that the session had already evaluated.
+        Tokens of the prompt that were evaluated before: by the session, or by other requests that
+        begin with them.
     dropped_tokens : int
         Tokens that ``truncate="left"`` left out of the prompt; not counted in `prompt_tokens`.
     """
@@ -81,7 +82,7 @@ class Timings:
     Attributes
     ----------
     cache_n : int
-        Tokens of the prompt taken from the session's cache.
+        Tokens of the prompt that had been evaluated before, see `Usage.cached_tokens`.
     prompt_n : int
         Tokens of the prompt that were evaluated.
     prompt_ms : float

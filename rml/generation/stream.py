@@ -354,7 +354,10 @@ class Stream:
         with self._ending:
             self._session = self._request.session
             if self._session is None:
-                self._session = self._origin.fork() if self._origin else self._sessions.open()
+                if self._origin:
+                    self._session = self._origin.fork()
+                else:
+                    self._session = self._sessions.open(shares=self._request.prefix_cache)
             return self._session
 
     def _prefill(self, session: Session) -> Generator[Evaluation, None, Floats | None]:
@@ -372,9 +375,12 @@ class Stream:
                 n_cached=self._n_cached,
                 top_logprobs=request.top_logprobs if scored else None,
                 n_batch=self._n_batch,
+                shares=request.prefix_cache,
                 progress=request.progress,
                 is_cancelled=lambda: self._cancelled,
             )
+            if known is not None:
+                self._n_cached += known.n_adopted
         self._prefill_seconds = time.perf_counter() - start
         if known is None or self._cancelled:
             self._cancelled = True

@@ -49,7 +49,7 @@ def evaluate_together(
         try:
             works = []
             for ids in group:
-                sequences.append(sessions.engine.new_sequence(sessions.kv_type))
+                sequences.append(sessions.engine.new_sequence(sessions.kv_type, shares=False))
                 works.append(work_of(sequences[-1], ids))
             sessions.engine.run(*works)
         finally:

@@ -8,6 +8,7 @@ import pytest
 
 import rml
 from rml import OutOfMemory, memory_room
+from rml.engine.session import forward_together
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
@@ -80,11 +81,13 @@ def test_what_the_memory_of_all_sequences_holds(rml_command):
     assert fits["f32"] == {"kv_memory": 22_000, "tokens": 80, "sequences": 1}
     with rml.load(FIXTURES / "llama" / "model.gguf", n_ctx=60, kv_memory=22_000) as model:
         sessions = [model.session() for _ in range(3)]
-        sessions[0].forward([1] * 60)
-        sessions[1].forward([1] * 60)
+        texts = [[i] * 60 for i in range(3)]
+        forward_together(sessions[:2], texts[:2])
+        for session in sessions:
+            session.truncate(0)
         with pytest.raises(OutOfMemory):
-            sessions[2].forward([1] * 60)
-        sessions[2].forward([1] * 32)
+            forward_together(sessions, texts)
+        forward_together(sessions, [*texts[:2], [2] * 32])
 
 
 def test_the_memory_that_a_load_takes_by_default_is_told(rml_command, monkeypatch):

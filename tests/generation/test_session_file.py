@@ -26,6 +26,7 @@ from rml._kernels.step import Step
 from rml.engine import session_file
 from rml.engine.pool import PagePool
 from rml.engine.sequence import Sequence, SequenceStore
+from rml.engine.session import forward_together
 from rml.llm.rope import RopeScaling
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
@@ -668,10 +669,21 @@ def test_forks_share_memory_and_its_limit(caplog):
         session.forward([3] * 32)  # two of three pages
         with session.fork() as fork:
             fork.forward([4] * 16)
+            # Whoever is idle gives way, keeps its tokens, and is evaluated again when it goes on.
+            five = session.forward([5])
+            assert (session.position, fork.position) == (33, 48)
+            session.truncate(32)
+            fork.truncate(47)
+            four = fork.forward([4])
+            fork.truncate(47)
             with pytest.raises(OutOfMemory, match=r"fill their 6,144 bytes .*larger kv_memory"):
-                session.forward([5])
-            assert (session.position, fork.position) == (32, 48)
+                forward_together([session, fork], [[5] * 16, [4]])
         session.forward([5] * 16)
+        with rml.load(LLAMA) as ample, ample.session() as alone:
+            alone.forward([3] * 32)
+            np.testing.assert_array_equal(alone.forward([5]), five)
+            alone.truncate(32)
+            np.testing.assert_array_equal(alone.forward([4] * 16), four)
         with pytest.raises(ArgumentError, match="n_sequences=0"):
             model.session(n_sequences=0)
         for _ in range(2):
