@@ -89,7 +89,7 @@ def test_a_context_that_nobody_asked_for_is_not_refused(leave):
 def test_a_session_that_outgrows_the_memory_keeps_its_tokens(leave, monkeypatch):
     monkeypatch.setattr(pool, "SLAB_BYTES", 16 * A_TOKEN)  # a page
     monkeypatch.setattr(pool, "MOST_SLABS", 1 << 30)
-    with rml.load(LLAMA, n_threads=1) as model, model.session() as session:
+    with rml.load(LLAMA, n_threads=1, prefix_cache=False) as model, model.session() as session:
         expected = answer(model)
         ids = model.tokenizer.encode("once upon a time")
         session.forward(ids)
