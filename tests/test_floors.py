@@ -228,7 +228,7 @@ def test_circles_and_climbs_are_found(toy):
     ]
     assert climbs("rml.llm.recipe", running["rml.llm.recipe"]) == []
     # Neighbours on a floor do not know each other.
-    assert climbs("rml.limits", {"rml.selftest.run"})
+    assert climbs("rml.limits", {"rml.selftest.problem"})
     # Whoever goes through the face needs what it hands out.
     asked = imports_of(
         {**SOURCES, "rml.files.a": "import rml", "rml.files.b": "from rml import load"}

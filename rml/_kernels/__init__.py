@@ -1,8 +1,8 @@
 """Arithmetic only: every kernel as a readable definition and a compiled twin.
 
-The definitions are in ``<name>_py.py``, the twins in ``<name>_cy.pyx``. All twins are built into
-one module per instruction-set level (``_isa_<level>``). One choice is made at import, for all
-kernels together:
+Which kernels there are says `registry`: one entry for each. The definitions are in
+``<name>_py.py``, the twins in ``<name>_cy.pyx``. All twins are built into one module per
+instruction-set level (``_isa_<level>``). One choice is made at import, for all kernels together:
 
 =============  =======================================================================
 ``RML_PURE``   meaning
@@ -37,26 +37,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rml._kernels import levels
-from rml._kernels.accumulate_py import accumulate
-from rml._kernels.add_py import add
-from rml._kernels.attention_py import attend
 from rml._kernels.checks import WEIGHT_FORMATS
-from rml._kernels.choose_py import choose
-from rml._kernels.dequant_py import dequantize, embed
-from rml._kernels.experts_py import mix_experts
 from rml._kernels.ieee import ieee
-from rml._kernels.kv_store_py import store_kv
-from rml._kernels.largest_py import largest
-from rml._kernels.log_sum_exp_py import log_sum_exp
-from rml._kernels.matmul_glu_py import matmul_glu
-from rml._kernels.matmul_many_py import matmul_many
-from rml._kernels.merge_py import bpe_merge, spm_merge
-from rml._kernels.norm_py import rms_norm
 from rml._kernels.pages import Pages
-from rml._kernels.penalize_py import penalize
-from rml._kernels.rope_py import rope_angles, rotate
-from rml._kernels.route_py import route
+from rml._kernels.registry import REGISTRY
 from rml._kernels.step import Step
+
+if TYPE_CHECKING:  # who, like readers, see the definitions
+    from rml._kernels.registry import *  # noqa: F403  (its names are stated there)
 
 __all__ = [
     "BACKEND",
@@ -64,32 +52,17 @@ __all__ = [
     "ISA",
     "KERNELS",
     "OPENMP",
+    "OPERATIONS",
+    "REGISTRY",
     "TWINS",
     "WEIGHT_FORMATS",
     "Pages",
     "Scratch",
     "Step",
-    "accumulate",
-    "add",
-    "attend",
-    "bpe_merge",
     "check_ids",
     "check_step",
-    "choose",
-    "dequantize",
-    "embed",
-    "largest",
-    "log_sum_exp",
-    "matmul_glu",
-    "matmul_many",
-    "mix_experts",
-    "penalize",
-    "rms_norm",
-    "rope_angles",
-    "rotate",
-    "route",
-    "spm_merge",
-    "store_kv",
+    "operations_of",
+    "twins_of",
 ]
 
 LEVELS = tuple(levels.LEVELS[levels.machine()])  # of this machine, the best one last
@@ -186,41 +159,44 @@ ISA, TWINS = _select()
 BACKEND = "python" if TWINS is None else "cython"
 OPENMP: bool = TWINS is not None and TWINS.OPENMP
 
-# Every kernel by name: as defined, and as chosen.
-DEFINITIONS: dict[str, Any] = {
-    "accumulate": accumulate,
-    "add": add,
-    "attend": attend,
-    "bpe_merge": bpe_merge,
-    "choose": choose,
-    "dequantize": dequantize,
-    "embed": embed,
-    "largest": largest,
-    "log_sum_exp": log_sum_exp,
-    "matmul_glu": matmul_glu,
-    "matmul_many": matmul_many,
-    "mix_experts": mix_experts,
-    "penalize": penalize,
-    "rms_norm": rms_norm,
-    "rope_angles": rope_angles,
-    "rotate": rotate,
-    "route": route,
-    "spm_merge": spm_merge,
-    "store_kv": store_kv,
-}
-if missing := [name for name in DEFINITIONS if TWINS and not hasattr(TWINS, name)]:
+
+def twins_of(module: ModuleType) -> dict[str, Any]:
+    """Twins of all kernels, of one level, by name."""
+    return {name: getattr(module, name) for name in REGISTRY}
+
+
+def operations_of(module: ModuleType) -> dict[str, Any]:
+    """Classes of one level that a plan is compiled from, by name of the kernel."""
+    return {
+        name: getattr(module, kernel.operation.twin)
+        for name, kernel in REGISTRY.items()
+        if kernel.operation is not None
+    }
+
+
+def missing_in(module: ModuleType) -> list[str]:
+    """Names of twins, and of their classes, that a compiled module lacks."""
+    classes = [k.operation.twin for k in REGISTRY.values() if k.operation is not None]
+    return [name for name in (*REGISTRY, *classes) if not hasattr(module, name)]
+
+
+if TWINS is not None and (missing := missing_in(TWINS)):
     raise _refusal(
         f"the compiled kernels are older than these files: they lack {', '.join(missing)}; build "
         "them again (python setup.py build_ext --inplace), or reinstall rml"
     )
-KERNELS: dict[str, Any] = {
-    name: ieee(definition) if TWINS is None else getattr(TWINS, name)
-    for name, definition in DEFINITIONS.items()
-}
 
-# Type checkers, and readers, see the definitions.
+# Every kernel by name: as defined, and as chosen; these are names of this module, too.
+DEFINITIONS: dict[str, Any] = {name: kernel.definition for name, kernel in REGISTRY.items()}
+KERNELS: dict[str, Any] = (
+    {name: ieee(definition) for name, definition in DEFINITIONS.items()}
+    if TWINS is None
+    else twins_of(TWINS)
+)
 if not TYPE_CHECKING:
     globals().update(KERNELS)
+# What a plan is compiled from, by name of the kernel.
+OPERATIONS: dict[str, Any] = {} if TWINS is None else operations_of(TWINS)
 
 
 class _NoScratch:

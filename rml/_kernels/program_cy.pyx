@@ -225,19 +225,3 @@ cdef class Program:
                 _work(state, threadid(), rml_team_size())
         # A stage begins when the one before has ended, so the last one tells of all.
         return state.n_records == 0 or rml_has_ended(&state.progress[state.n_records - 1])
-
-
-OPS = {
-    "accumulate": Accumulate,
-    "add": Add,
-    "attend": Attend,
-    "embed": Embed,
-    "matmul_glu": MatmulGlu,
-    "matmul_many": MatmulMany,
-    "mix_experts": MixExperts,
-    "rms_norm": RmsNorm,
-    "rope_angles": RopeAngles,
-    "rotate": Rotate,
-    "route": Route,
-    "store_kv": StoreKV,
-}

@@ -18,5 +18,4 @@ include "largest_cy.pyx"
 include "log_sum_exp_cy.pyx"
 include "choose_cy.pyx"
 include "penalize_cy.pyx"
-# Last: it names them all.
 include "program_cy.pyx"

@@ -3,9 +3,7 @@
 A plan is recorded for a capacity, and how many rows it computes is counted when it runs: an array
 with a row for each row of the step (or for each of its outputs) is recorded as `Counted`.
 
-The cost is counted from the arguments: bytes of weights, keys and values that must be read, and
-multiplications that must be made. Vectors of a step are not counted, they stay in the processor's
-caches.
+What it costs is counted from the arguments, as the kernel's entry in the registry says.
 """
 
 from collections.abc import Iterator
@@ -16,10 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rml._kernels.block_formats import FORMATS
-from rml._kernels.checks import QUANTIZED_FORMATS
-from rml._kernels.pages import Pages
-from rml._kernels.step import Step
+from rml._kernels import REGISTRY
+from rml._kernels.costs import Cost
 
 __all__ = ["Counted", "Operation"]
 
@@ -69,7 +65,7 @@ class Operation:
     Attributes
     ----------
     kernel : str
-        Name of the kernel, a key of ``rml._kernels.KERNELS``.
+        Name of the kernel, a key of ``rml._kernels.REGISTRY`` whose entry has an operation.
     label : str
         What it is in the model, e.g. ``"layer 3: query, key, value"``.
     args, kwargs : tuple, dict
@@ -106,21 +102,23 @@ class Operation:
         return self.label.split(": ", 1)[-1]
 
     @property
+    def cost(self) -> Cost:
+        """What it costs now, with the rows that the step has."""
+        operation = REGISTRY[self.kernel].operation
+        if operation is None:
+            raise TypeError(f"{self.kernel} is no operation of a plan")
+        return self.call(operation.cost)  # type: ignore[no-any-return]
+
+    @property
     def weight_bytes(self) -> int:
         """Stored bytes of the weights that the operation multiplies, with experts at most."""
-        if self.kernel == "embed":  # a gather: only the rows of the tokens are read
-            ids, weight = _resolved(self.args[:2], False)
-            return len(ids) * FORMATS[weight.type].row_bytes(weight.cols)
-        total = sum(int(w.data.nbytes) for w in self.weights())
-        if self.kernel == "mix_experts":  # each choice of a token needs one expert
-            n_experts, n_choices = len(self.args[1]), int(_resolved(self.args[4], False).size)
-            return total * min(n_choices, n_experts) // n_experts
-        return total
+        return self.cost.weight_bytes
 
     @property
     def n_bytes(self) -> int:
         """Bytes that must be read: weights, and keys and values in the cache as it is now."""
-        return self.weight_bytes + self._cache_bytes()
+        cost = self.cost
+        return cost.weight_bytes + cost.cache_bytes
 
     @property
     def products(self) -> int:
@@ -130,47 +128,10 @@ class Operation:
     @property
     def products_by_kind(self) -> dict[str, int]:
         """Multiplications of integers (``"int8"``, ``"int8x2"``) and of others (``"f32"``)."""
-        compute = self.kwargs.get("compute", "int8x2")  # of quantized weights
-        by_kind = {"f32": self._products(quantized=False)}
-        by_kind[compute] = by_kind.get(compute, 0) + self._products(quantized=True)
+        compute, cost = self.kwargs.get("compute", "int8x2"), self.cost  # of quantized weights
+        by_kind = {"f32": cost.float_products}
+        by_kind[compute] = by_kind.get(compute, 0) + cost.quantized_products
         return by_kind
-
-    def _products(self, *, quantized: bool) -> int:
-        """Multiplications with weights in quantized blocks, or all others."""
-        if self.kernel == "embed":
-            return 0
-        if self.kernel == "attend":
-            q = _resolved(self.args[0], True)
-            return 0 if quantized else 2 * q.shape[1] * q.shape[2] * sum(self._keys_seen())
-        n = sum(
-            int(w.rows) * int(w.cols)
-            for w in self.weights()
-            if (w.type in QUANTIZED_FORMATS) == quantized
-        )
-        if self.kernel == "mix_experts":
-            return n // len(self.args[1]) * int(_resolved(self.args[4], False).size)
-        return n * len(_resolved(self.args[0], False))
-
-    def _keys_seen(self) -> list[int]:
-        """How many positions each row of an attention sees."""
-        step: Step = self.args[2]
-        positions: list[int] = step.positions[: step.n_rows].tolist()
-        window = self.kwargs.get("window", 0)
-        return [min(p + 1, window) if window else p + 1 for p in positions]
-
-    def _cache_bytes(self) -> int:
-        """Bytes of the keys and values that an attention reads."""
-        if self.kernel != "attend":
-            return 0
-        pages: Pages = self.args[1]
-        step: Step = self.args[2]
-        window = self.kwargs.get("window", 0)
-        read = 0
-        for s in range(step.n_sequences):
-            rows = step.rows_of(s)
-            first, n = int(step.positions[rows.start]), rows.stop - rows.start
-            read += first + n - (max(0, first - window + 1) if window else 0)
-        return read * pages.bytes_per_token // pages.n_layers
 
     def describe(self) -> str:
         """Render kernel, shapes and types on one line."""

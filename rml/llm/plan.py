@@ -104,7 +104,7 @@ class Plan:
 
     def _compiled(self, n_threads: int, abort: npt.NDArray[np.int32]) -> Any:  # noqa: ANN401
         twins: Any = _kernels.TWINS
-        ops = [op.call(twins.OPS[op.kernel], whole=True) for op in self.operations]
+        ops = [op.call(_kernels.OPERATIONS[op.kernel], whole=True) for op in self.operations]
         return twins.Program(ops, n_threads, abort, [op.count for op in self.operations])
 
     def profile(self, repeats: int = 5, limits: Limits | None = None) -> Profile:

@@ -14,8 +14,10 @@ def namespace(name: str) -> SimpleNamespace:
     if name == "py":
         return SimpleNamespace(name=name, module=None, **_kernels.DEFINITIONS)
     module = _kernels.load_level(name)
-    functions = {kernel: getattr(module, kernel) for kernel in _kernels.DEFINITIONS}
-    return SimpleNamespace(name=name, module=module, **functions)
+    operations = _kernels.operations_of(module)
+    return SimpleNamespace(
+        name=name, module=module, operations=operations, **_kernels.twins_of(module)
+    )
 
 
 @pytest.fixture(params=["py", *(pytest.param(x, marks=pytest.mark.compiled) for x in LEVELS)])

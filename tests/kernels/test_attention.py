@@ -343,7 +343,7 @@ def test_a_swapped_page_table_shows(kernels):
 def test_an_operation_is_built_once_and_follows_the_step(twins):
     pages, q = random_pages(600, 1, 16), random_queries(20, 3, 16)
     table, step, out = PageTable(pages.table), Step(20), np.empty_like(q)
-    op = twins.module.OPS["attend"](q, pages.pages, step, out, layer=1, scale=0.25, window=0)
+    op = twins.operations["attend"](q, pages.pages, step, out, layer=1, scale=0.25, window=0)
     for p, n in ((0, 1), (15, 2), (16, 20), (255, 1), (256, 9), (599, 1)):
         step.clear()
         step.add([0] * n, p, [table])

@@ -474,8 +474,8 @@ def test_a_program_routes_and_mixes_what_it_finds(twins, n_threads):
     ids, weights = np.zeros((5, 3), np.int32), np.zeros((5, 3), np.float32)
     out = np.zeros((5, 64), np.float32)
     ops = [
-        twins.module.OPS["route"](scores, ids, weights, normalize=True),
-        twins.module.OPS["mix_experts"](
+        twins.operations["route"](scores, ids, weights, normalize=True),
+        twins.operations["mix_experts"](
             case.x, case.gates, case.ups, case.downs, ids, weights, out
         ),
     ]
@@ -495,7 +495,7 @@ def test_a_token_without_an_expert_shows_in_a_program(twins, bad):
     case = make_case(["Q4_1"], 5, 4, 2, (64, 64, 40))
     expected = case.run(twins)
     out, ids = case.stream.copy(), case.ids.copy()
-    op = twins.module.OPS["mix_experts"](
+    op = twins.operations["mix_experts"](
         case.x, case.gates, case.ups, case.downs, ids, case.weights, out
     )
     ids[2, 1] = bad

@@ -153,7 +153,7 @@ def test_rows_go_to_the_pages_of_their_own_sequences(kernels, kind, n_threads):
 def test_an_operation_is_built_once_and_follows_the_step(twins):
     k, v = random_kv(3, 2, 16)
     pages, step = Paged(64, 2, 16), Step(3)
-    op = twins.module.OPS["store_kv"](k, v, pages.pages, step, layer=1)
+    op = twins.operations["store_kv"](k, v, pages.pages, step, layer=1)
     for p, n in ((0, 1), (17, 3), (63, 1)):
         step.clear()
         step.add([0] * n, p, [PageTable(pages.table)])

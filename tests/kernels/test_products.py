@@ -437,7 +437,7 @@ def test_an_operation_follows_the_number_of_rows(twins, format_name):
     weight, _ = random_matrix(rng, format_name, 37, columns_of(format_name, 8))
     x = rng.standard_normal((70, weight.cols)).astype(np.float32)
     counts, out = np.zeros(2, np.int64), np.empty((70, 37), np.float32)
-    op = twins.module.OPS["matmul_many"](x, [weight], [out])
+    op = twins.operations["matmul_many"](x, [weight], [out])
     program = twins.module.Program([op], 2, np.zeros(1, np.int32), [(counts, 1, 2)])
     for n in (35, 1, 0, 17, 2):
         counts[:] = 99, n

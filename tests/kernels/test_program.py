@@ -5,6 +5,8 @@ import threading
 import numpy as np
 import pytest
 
+from rml import _kernels
+
 
 def step(module, n_threads, abort=None, n_tokens=5):
     """A small chain of operations on fixed arrays; the program, and the array it ends in."""
@@ -12,11 +14,11 @@ def step(module, n_threads, abort=None, n_tokens=5):
     x = rng.standard_normal((n_tokens, 48)).astype(np.float32)
     normed, branch = np.zeros_like(x), np.zeros_like(x)
     weight = rng.standard_normal(48).astype(np.float32)
-    ops = []
+    ops, operations = [], _kernels.operations_of(module)
     for _ in range(20):
-        ops.append(module.OPS["rms_norm"](x, weight, normed, eps=1e-5))
-        ops.append(module.OPS["rms_norm"](normed, weight, branch, eps=1e-5))
-        ops.append(module.OPS["add"](branch, x))
+        ops.append(operations["rms_norm"](x, weight, normed, eps=1e-5))
+        ops.append(operations["rms_norm"](normed, weight, branch, eps=1e-5))
+        ops.append(operations["add"](branch, x))
     abort = np.zeros(1, np.int32) if abort is None else abort
     return module.Program(ops, n_threads, abort), ops, x
 

@@ -193,22 +193,63 @@ import rml._kernels
     assert "build_ext --inplace" in error
 
 
-def definitions_modules():
-    folder = Path(_kernels.__file__).parent
-    return sorted(p.stem for p in folder.glob("*_py.py"))
+FOLDER = Path(_kernels.__file__).parent
 
 
-def test_every_kernel_is_listed():
-    exported = set()
-    for module in map(import_module, (f"rml._kernels.{name}" for name in definitions_modules())):
-        functions = {name: getattr(module, name) for name in module.__all__}
-        exported |= {
-            name
-            for name, function in functions.items()
-            if inspect.isfunction(function)
-            and "n_threads" in inspect.signature(function).parameters
-        }
-    assert exported == set(_kernels.DEFINITIONS)
+def test_every_kernel_has_an_entry():
+    """What a module of definitions hands out and takes threads is a kernel."""
+    defined = {}
+    for path in FOLDER.glob("*_py.py"):
+        module = import_module(f"rml._kernels.{path.stem}")
+        for name in module.__all__:
+            function = getattr(module, name)
+            if (
+                inspect.isfunction(function)
+                and "n_threads" in inspect.signature(function).parameters
+            ):
+                defined[name] = function
+    assert defined == _kernels.DEFINITIONS
+    assert list(_kernels.REGISTRY) == sorted(defined)
+
+
+def test_every_kernel_is_a_name_of_the_room():
+    for name, kernel in _kernels.KERNELS.items():
+        assert getattr(_kernels, name) is kernel
+        assert getattr(_kernels.registry, name) is _kernels.DEFINITIONS[name]
+
+
+def test_entries_say_what_a_kernel_writes():
+    for name, kernel in _kernels.REGISTRY.items():
+        assert kernel.outputs, name
+        assert set(kernel.outputs) <= set(inspect.signature(kernel.definition).parameters), name
+
+
+def test_costs_take_the_arguments_of_their_kernels():
+    for name, kernel in _kernels.REGISTRY.items():
+        if kernel.operation is not None:
+            wanted = list(inspect.signature(kernel.definition).parameters)
+            cost = inspect.signature(kernel.operation.cost).parameters.values()
+            given = [p.name for p in cost if p.kind is p.POSITIONAL_OR_KEYWORD]
+            assert given == wanted[: len(given)], name
+
+
+def test_a_twin_that_is_missing_is_found(twins):
+    assert _kernels.missing_in(twins.module) == []
+    entry = _kernels.registry.Kernel(
+        _kernels.DEFINITIONS["add"], operation=_kernels.registry.Operation("AddTwice", None)
+    )
+    table = {**_kernels.REGISTRY, "add_twice": entry}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_kernels, "REGISTRY", table)
+        assert _kernels.missing_in(twins.module) == ["add_twice", "AddTwice"]
+
+
+@pytest.mark.skipif(not BUILT, reason="nothing is compiled in this installation")
+def test_every_file_of_twins_is_compiled():
+    if not (sources := FOLDER / "twins.pxi").exists():
+        pytest.skip("sources are not installed")
+    included = re.findall(r'^include "(\w+\.pyx)"$', sources.read_text("utf-8"), re.MULTILINE)
+    assert sorted(included) == sorted(path.name for path in FOLDER.glob("*_cy.pyx"))
 
 
 def test_twins_have_the_parameters_of_their_definitions(twins):
@@ -219,10 +260,6 @@ def test_twins_have_the_parameters_of_their_definitions(twins):
 
 def _parameters(function):
     return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
-
-
-def test_every_operation_of_a_program_is_a_kernel(twins):
-    assert set(twins.module.OPS) <= set(_kernels.DEFINITIONS)
 
 
 # What no processor of a kind needs to have: wider registers than the first level's on x86-64, and

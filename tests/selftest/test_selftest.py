@@ -13,28 +13,7 @@ from rml.cli import cli
 from rml.cli import selftest as cli_selftest
 from rml.selftest.problem import Kernels
 
-# What each kernel writes.
-OUTPUTS = {
-    "accumulate": ["x"],
-    "add": ["x"],
-    "attend": ["out"],
-    "bpe_merge": ["symbols"],
-    "choose": ["out"],
-    "dequantize": ["out"],
-    "embed": ["out"],
-    "largest": ["ids", "out"],
-    "log_sum_exp": ["out"],
-    "matmul_glu": ["out"],
-    "matmul_many": ["outs"],
-    "mix_experts": ["out"],
-    "penalize": ["logits"],
-    "rms_norm": ["out"],
-    "rope_angles": ["cos", "sin"],
-    "rotate": ["x"],
-    "route": ["ids", "weights"],
-    "spm_merge": ["ids"],
-    "store_kv": ["pages"],
-}
+OUTPUTS = {name: kernel.outputs for name, kernel in _kernels.REGISTRY.items()}
 PAIRS = [(name, output) for name, outputs in OUTPUTS.items() for output in outputs]
 
 
@@ -54,6 +33,14 @@ def test_every_kernel_and_implementation_is_measured(measured):
     assert len(measured) == len(cases) * len(selftest.implementations())
     for name in _kernels.WEIGHT_FORMATS:
         assert {("dequantize", name), ("matmul_many", name), ("embed", name)} <= cases
+
+
+def test_a_kernel_without_a_problem_is_found(monkeypatch):
+    further = _kernels.registry.Kernel(lambda out: None)
+    monkeypatch.setitem(_kernels.REGISTRY, "further", further)
+    found = list(selftest.run({"python": Kernels(_kernels.DEFINITIONS)}))
+
+    assert [m.kernel for m in found if not m.passed] == ["further"]
 
 
 def test_bounds_are_worth_something(measured):
