@@ -19,6 +19,8 @@ from rml.memory_room import Room
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
 LLAMA = FIXTURES / "llama" / "model.gguf"
 A_TOKEN = 128  # bytes of keys and values of this toy, f16
+# What compiled attention keeps, for 8 rows and for one, of each head and 256 keys: 48 floats.
+KEPT = 9 * 4 * 48 * 4 // 256
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def test_a_context_that_does_not_fit_is_refused_at_load(leave, n_ctx):
         rml.load(LLAMA, n_ctx=n_ctx, n_threads=1)
 
     check(e.value, e.value.needed, 1_000_000_000)
-    assert n_ctx * A_TOKEN < e.value.needed < n_ctx * A_TOKEN + 2_000_000
+    assert n_ctx * A_TOKEN < e.value.needed < n_ctx * (A_TOKEN + KEPT) + 2_000_000
     with rml.load(LLAMA, n_ctx=e.value.largest_context, n_threads=1) as model:
         assert model.n_ctx == e.value.largest_context > 5_000_000
     with pytest.raises(rml.OutOfMemory):

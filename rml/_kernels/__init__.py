@@ -175,9 +175,10 @@ def operations_of(module: ModuleType) -> dict[str, Any]:
 
 
 def missing_in(module: ModuleType) -> list[str]:
-    """Names of twins, and of their classes, that a compiled module lacks."""
+    """Names of twins, of their classes, and of what runs these, that a compiled module lacks."""
     classes = [k.operation.twin for k in REGISTRY.values() if k.operation is not None]
-    return [name for name in (*REGISTRY, *classes) if not hasattr(module, name)]
+    others = ("Scratch", "Program", "program_bytes", "check_step", "check_ids")
+    return [name for name in (*REGISTRY, *classes, *others) if not hasattr(module, name)]
 
 
 if TWINS is not None and (missing := missing_in(TWINS)):

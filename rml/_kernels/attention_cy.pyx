@@ -8,6 +8,8 @@ thread has work however few heads there are.
 
 cdef extern from "attention.h" nogil:
     enum: RML_PAGE
+    enum: RML_SPAN
+    enum: RML_FEW
     enum: RML_N_ROWS
     enum: RML_N_SEQUENCES
     ctypedef enum rml_kv_type:
@@ -134,6 +136,25 @@ def check_ids(step, int64_t n_vocab):
         step.check_ids(n_vocab)
 
 
+cdef int _shape_attention(rml_attention *a, q, pages, step, Py_ssize_t layer, Py_ssize_t window) except -1:
+    """Note sizes of the arguments, and where pages and step are."""
+    a.kv, a.step = _kv(pages, layer), _step(step, pages.group)
+    a.n_kv_heads = pages.n_kv_heads
+    a.n_shared = q.shape[1] // a.n_kv_heads
+    a.window = window
+    return 0
+
+
+cdef Py_ssize_t _lay_out_attention(rml_attention *a) noexcept:
+    """Divide work and scratch memory as the step says; return the items of the first stage."""
+    cdef rml_tile tile
+    cdef Py_ssize_t items = rml_attend_lay_out(a)
+    tile.a = a
+    a.shared = 4 * a.sequences[a.step.counts[RML_N_SEQUENCES]].kept
+    a.per_thread = 4 * rml_tile_space(&tile, NULL)
+    return items
+
+
 cdef class Attend(Op):
     cdef rml_attention a
     cdef Py_ssize_t n_rows
@@ -146,12 +167,10 @@ cdef class Attend(Op):
         checks.attend(q, pages, step, out, layer, scale, window)
         self.owners = (q, pages, step, out)
         self.n_rows = q.shape[0]
-        a.kv, a.step = _kv(pages, layer), _step(step, pages.group)
-        a.q, a.out = _f32(q), _f32(out)
-        a.n_kv_heads = pages.n_kv_heads
-        a.n_shared = q.shape[1] // a.n_kv_heads
-        a.window, a.scale = window, scale
-        a.sequences = <rml_attended *>malloc((step.capacity + 1) * sizeof(rml_attended))
+        _shape_attention(a, q, pages, step, layer, window)
+        a.q, a.out, a.scale = _f32(q), _f32(out), scale
+        self.nbytes = (step.capacity + 1) * sizeof(rml_attended)
+        a.sequences = <rml_attended *>malloc(self.nbytes)
         if a.sequences == NULL:
             raise MemoryError("no memory for the sequences of a step")
         self.scratch = scratch if scratch is not None else Scratch()
@@ -165,18 +184,30 @@ cdef class Attend(Op):
 
     cdef int prepare(self, int n_threads) except -1:
         cdef rml_attention *a = &self.a
-        cdef rml_tile tile
-        cdef rml_attended *end
         if a.step.counts[RML_N_ROWS] > self.n_rows:
             raise ArgumentError(
                 f"the step has {a.step.counts[RML_N_ROWS]} rows, but the arrays {self.n_rows}")
-        self.stages[0].items = rml_attend_lay_out(a)
-        end = &a.sequences[a.step.counts[RML_N_SEQUENCES]]
-        self.stages[1].items = end.merged
-        tile.a = a
-        self.scratch_shared = a.shared = 4 * end.kept
-        self.scratch_per_thread = a.per_thread = 4 * rml_tile_space(&tile, NULL)
+        self.stages[0].items = _lay_out_attention(a)
+        self.stages[1].items = a.sequences[a.step.counts[RML_N_SEQUENCES]].merged
+        self.scratch_shared, self.scratch_per_thread = a.shared, a.per_thread
         return Op.prepare(self, n_threads)
+
+    # Rows of a sequence whose attention is divided by spans of so many keys, at most.
+    few, span = RML_FEW, RML_SPAN
+
+    @staticmethod
+    def needs(Py_ssize_t n, q, pages, step, out, *, layer=0, window=0, **kwargs):
+        """Of the rows that `step` holds; `n` does not matter."""
+        cdef rml_attention a
+        cdef Py_ssize_t records = (step.capacity + 1) * sizeof(rml_attended)
+        memset(&a, 0, sizeof(rml_attention))
+        _shape_attention(&a, q, pages, step, layer, window)
+        a.sequences = <rml_attended *>malloc(records)
+        if a.sequences == NULL:
+            raise MemoryError("no memory for the sequences of a step")
+        _lay_out_attention(&a)
+        free(a.sequences)
+        return records, a.shared, a.per_thread
 
 
 def attend(q, pages, step, out, *, layer, scale, window=0, scratch=None, n_threads=1):

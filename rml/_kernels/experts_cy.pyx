@@ -29,7 +29,7 @@ cdef struct ExpertsArgs:
     const int32_t *ids    # (T, k)
     const float *weights  # (T, k)
     float *out            # (T, D)
-    Py_ssize_t n_tokens, k, n_experts
+    Py_ssize_t n_tokens, k, n_experts, n_out
     int activation
     bint floats           # gates or ups that are multiplied in float32
     rml_inputs inputs     # (S, K), by position; S = T k slots
@@ -146,6 +146,34 @@ cdef void experts_add(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) no
                         a.n_experts, d, a.out + t * d)
 
 
+cdef int _shape_experts(ExpertsArgs *a, x, gates, ups, downs, ids, str compute) except -1:
+    """Note sizes and types of the arguments."""
+    a.k, a.n_experts, a.n_out = ids.shape[1], len(gates), downs[0].rows
+    a.inputs.k, a.hidden.k = x.shape[1], gates[0].rows
+    a.inputs.stride, a.hidden.stride = a.inputs.k, a.hidden.k
+    first = (*gates, *ups)
+    a.inputs.bytes = _code_bytes(compute, first)
+    a.hidden.bytes = _code_bytes(compute, downs)
+    a.floats = a.inputs.bytes == 0 or any(w.type in checks.FLOAT_FORMATS for w in first)
+    return 0
+
+
+cdef void _size_experts(ExpertsArgs *a, Py_ssize_t n) noexcept:
+    """Divide the scratch memory for `n` tokens."""
+    cdef Py_ssize_t slots = n * a.k
+    cdef Py_ssize_t width = max(a.n_out, a.inputs.k if a.floats else 0)
+    cdef Py_ssize_t pass_tokens = min(slots, <Py_ssize_t>RML_PASS_TOKENS)
+    a.n_tokens = n
+    a.inputs.n_tokens = a.hidden.n_tokens = slots
+    a.rows = max(rml_inputs_bytes(&a.inputs), rml_inputs_bytes(&a.hidden))
+    a.middle = a.rows + _aligned(slots * width * 4)
+    a.groups = a.middle + _aligned(slots * a.hidden.k * 4)
+    a.shared = a.groups + _aligned(rml_groups_bytes(a.n_experts, slots))
+    a.strip = _aligned(pass_tokens * RML_ROWS * 4)
+    a.per_thread = 2 * a.strip + max(
+        rml_rows_scratch(a.inputs.k, pass_tokens), rml_rows_scratch(a.hidden.k, pass_tokens))
+
+
 cdef class MixExperts(Op):
     cdef ExpertsArgs a
 
@@ -155,16 +183,16 @@ cdef class MixExperts(Op):
     def __init__(self, x, gates, ups, downs, ids, weights, out, *, activation="silu",
                  compute="int8x2", Scratch scratch=None):
         cdef ExpertsArgs *a = &self.a
-        cdef int i, code_bytes
+        cdef int i
         checks.mix_experts(x, gates, ups, downs, ids, weights, out, activation, compute)
-        code_bytes = {"f32": 0, "int8": 1, "int8x2": 2}[compute]
         self.owners = (x, gates, ups, downs, ids, weights, out)
         self.args = a
         a.x, a.weights, a.out = _f32(x), _f32(weights), _f32(out)
         a.ids = <const int32_t *>cnp.PyArray_DATA(ids)
-        a.k, a.n_experts = ids.shape[1], len(gates)
+        _shape_experts(a, x, gates, ups, downs, ids, compute)
         a.activation = {"silu": RML_SILU, "gelu_tanh": RML_GELU_TANH}[activation]
-        a.gates = <rml_matrix *>malloc(3 * a.n_experts * sizeof(rml_matrix))
+        self.nbytes = 3 * a.n_experts * sizeof(rml_matrix)
+        a.gates = <rml_matrix *>malloc(self.nbytes)
         if a.gates == NULL:
             raise MemoryError("no memory for the records of a mixture of experts")
         a.ups = a.gates + a.n_experts
@@ -173,13 +201,6 @@ cdef class MixExperts(Op):
             _fill(&a.gates[i], gates[i])
             _fill(&a.ups[i], ups[i])
             _fill(&a.downs[i], downs[i])
-
-        a.inputs.k, a.hidden.k = x.shape[1], gates[0].rows
-        a.inputs.stride, a.hidden.stride = a.inputs.k, a.hidden.k
-        in_types = {weight.type for part in (gates, ups) for weight in part}
-        a.inputs.bytes = code_bytes if in_types & set(checks.QUANTIZED_FORMATS) else 0
-        a.floats = a.inputs.bytes == 0 or bool(in_types & set(checks.FLOAT_FORMATS))
-        a.hidden.bytes = code_bytes if any(w.type in checks.QUANTIZED_FORMATS for w in downs) else 0
         self.scratch = scratch if scratch is not None else Scratch()
         a.scratch = &self.scratch.base
         self.resize(x.shape[0])
@@ -187,18 +208,8 @@ cdef class MixExperts(Op):
     cdef int resize(self, Py_ssize_t n) except -1:
         """Mix the first `n` tokens."""
         cdef ExpertsArgs *a = &self.a
-        cdef Py_ssize_t slots = n * a.k, n_out = a.downs[0].rows
-        cdef Py_ssize_t width = max(n_out, a.inputs.k if a.floats else 0)
-        cdef Py_ssize_t pass_tokens = min(slots, <Py_ssize_t>RML_PASS_TOKENS)
-        a.n_tokens = n
-        a.inputs.n_tokens = a.hidden.n_tokens = slots
-        a.rows = max(rml_inputs_bytes(&a.inputs), rml_inputs_bytes(&a.hidden))
-        a.middle = a.rows + _aligned(slots * width * 4)
-        a.groups = a.middle + _aligned(slots * a.hidden.k * 4)
-        a.shared = a.groups + _aligned(rml_groups_bytes(a.n_experts, slots))
-        a.strip = _aligned(pass_tokens * RML_ROWS * 4)
-        a.per_thread = 2 * a.strip + max(
-            rml_rows_scratch(a.inputs.k, pass_tokens), rml_rows_scratch(a.hidden.k, pass_tokens))
+        cdef Py_ssize_t slots = n * a.k
+        _size_experts(a, n)
         self.scratch_shared, self.scratch_per_thread = a.shared, a.per_thread
         self.n_stages = 0
         self.add_stage(experts_group, 1)
@@ -206,9 +217,17 @@ cdef class MixExperts(Op):
         self.add_stage(experts_gate_up, a.n_experts * _row_groups(a.hidden.k))
         if a.hidden.bytes:
             self.add_stage(experts_quantize_hidden, slots)
-        self.add_stage(experts_down, a.n_experts * _row_groups(n_out))
+        self.add_stage(experts_down, a.n_experts * _row_groups(a.n_out))
         self.add_stage(experts_add, n)
         return 0
+
+    @staticmethod
+    def needs(Py_ssize_t n, x, gates, ups, downs, ids, weights, out, *, compute="int8x2", **kwargs):
+        cdef ExpertsArgs a
+        memset(&a, 0, sizeof(ExpertsArgs))
+        _shape_experts(&a, x, gates, ups, downs, ids, compute)
+        _size_experts(&a, n)
+        return 3 * a.n_experts * sizeof(rml_matrix), a.shared, a.per_thread
 
 
 def mix_experts(x, gates, ups, downs, ids, weights, out, *, activation="silu", compute="int8x2",

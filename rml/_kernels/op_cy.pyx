@@ -98,6 +98,23 @@ cdef class Op:
     cdef bint moves
     cdef Py_ssize_t scratch_shared
     cdef Py_ssize_t scratch_per_thread
+    # Bytes of the records that it holds beside the arrays.
+    cdef readonly Py_ssize_t nbytes
+
+    @staticmethod
+    def needs(Py_ssize_t n, *args, **kwargs):
+        """Memory of an operation with these arguments that computes `n` rows.
+
+        Only shapes and types of the arguments are looked at; the arrays need not hold anything.
+
+        Returns
+        -------
+        records : int
+            Bytes that it holds for as long as it lives, `nbytes`.
+        shared, per_thread : int
+            Bytes of scratch memory of a run, for all threads together and for each.
+        """
+        return 0, 0, 0
 
     cdef void add_stage(self, Body body, Py_ssize_t items):
         self.stages[self.n_stages].body = body

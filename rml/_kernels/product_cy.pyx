@@ -126,6 +126,34 @@ cdef void product_rows(void *p, Py_ssize_t start, Py_ssize_t stop, int thread) n
             t0 = t1
 
 
+cdef int _code_bytes(str compute, weights) except -1:
+    """Bytes of a code of the inputs, 0 where none is needed."""
+    if any(weight.type in checks.QUANTIZED_FORMATS for weight in weights):
+        return {"f32": 0, "int8": 1, "int8x2": 2}[compute]
+    return 0
+
+
+cdef void _size_product(ProductArgs *a, Py_ssize_t n) noexcept:
+    """Divide the scratch memory for `n` rows of inputs."""
+    cdef Py_ssize_t k = a.inputs.k, pass_tokens = min(n, <Py_ssize_t>RML_PASS_TOKENS)
+    a.inputs.n_tokens = n
+    a.spread = a.inputs.bytes == 0 and n > F32_BLOCK
+    a.inputs.stride = k + F32_PAD if a.spread else k
+    a.shared = rml_inputs_bytes(&a.inputs)
+    if a.spread:
+        a.shared = _aligned(n * a.inputs.stride * sizeof(float))
+    a.strip = _aligned(pass_tokens * RML_ROWS * 4)
+    a.per_thread = 2 * a.strip + rml_rows_scratch(k, pass_tokens)
+
+
+cdef tuple _product_needs(Py_ssize_t n, Py_ssize_t k, str compute, weights, Py_ssize_t n_jobs):
+    cdef ProductArgs a
+    memset(&a, 0, sizeof(ProductArgs))
+    a.inputs.k, a.inputs.bytes = k, _code_bytes(compute, weights)
+    _size_product(&a, n)
+    return n_jobs * sizeof(Job), a.shared, a.per_thread
+
+
 cdef class Product(Op):
     """What the three kernels share: inputs, jobs, scratch memory and the two stages."""
 
@@ -139,13 +167,10 @@ cdef class Product(Op):
                     Scratch scratch) except -1:
         """Each job is (weight, up or None, bias or None, out); everything has been checked."""
         cdef Py_ssize_t items = 0
-        cdef int code_bytes = {"f32": 0, "int8": 1, "int8x2": 2}[compute]
         cdef int i
         cdef Job *job
-        if not any(w is not None and w.type in checks.QUANTIZED_FORMATS
-                   for weight, up, _, _ in jobs for w in (weight, up)):
-            code_bytes = 0
-        self.a.jobs = <Job *>malloc(len(jobs) * sizeof(Job))
+        self.nbytes = len(jobs) * sizeof(Job)
+        self.a.jobs = <Job *>malloc(self.nbytes)
         if self.a.jobs == NULL:
             raise MemoryError("no memory for the records of a product")
         for i, (weight, up, bias, out) in enumerate(jobs):
@@ -164,7 +189,8 @@ cdef class Product(Op):
         self.a.activation = activation
         self.a.inputs.x = _f32(x)
         self.a.inputs.k = x.shape[1]
-        self.a.inputs.bytes = code_bytes
+        self.a.inputs.bytes = _code_bytes(
+            compute, [w for weight, up, _, _ in jobs for w in (weight, up) if w is not None])
         self.owners = (x, jobs)
         self.args = &self.a
         self.scratch = scratch if scratch is not None else Scratch()
@@ -175,17 +201,9 @@ cdef class Product(Op):
 
     cdef int resize(self, Py_ssize_t n) except -1:
         """Multiply the first `n` rows of the inputs."""
-        cdef Py_ssize_t k = self.a.inputs.k, pass_tokens = min(n, <Py_ssize_t>RML_PASS_TOKENS)
-        self.a.inputs.n_tokens = n
-        self.a.spread = self.a.inputs.bytes == 0 and n > F32_BLOCK
-        self.a.inputs.stride = k + F32_PAD if self.a.spread else k
-        self.scratch_shared = rml_inputs_bytes(&self.a.inputs)
-        if self.a.spread:
-            self.scratch_shared = _aligned(n * self.a.inputs.stride * sizeof(float))
-        self.a.strip = _aligned(pass_tokens * RML_ROWS * 4)
-        self.scratch_per_thread = 2 * self.a.strip + rml_rows_scratch(k, pass_tokens)
-        self.a.shared = self.scratch_shared
-        self.a.per_thread = self.scratch_per_thread
+        _size_product(&self.a, n)
+        self.scratch_shared = self.a.shared
+        self.scratch_per_thread = self.a.per_thread
         self.n_stages = 0
         if self.a.inputs.bytes or self.a.spread:
             self.add_stage(prepare_tokens, n)
@@ -209,6 +227,10 @@ cdef class MatmulMany(Product):
         jobs = [(w, None, b, out) for w, b, out in zip(weights, biases, outs)]
         self.set_up(x, jobs, STORE, 0, compute, scratch)
 
+    @staticmethod
+    def needs(Py_ssize_t n, x, weights, outs, *, compute="int8x2", **kwargs):
+        return _product_needs(n, x.shape[1], compute, weights, len(weights))
+
 
 cdef class MatmulGlu(Product):
     def __init__(self, x, gate, up, out, *, activation="silu", compute="int8x2", scratch=None):
@@ -216,8 +238,16 @@ cdef class MatmulGlu(Product):
         code = {"silu": RML_SILU, "gelu_tanh": RML_GELU_TANH}[activation]
         self.set_up(x, [(gate, up, None, out)], GATE, code, compute, scratch)
 
+    @staticmethod
+    def needs(Py_ssize_t n, x, gate, up, out, *, compute="int8x2", **kwargs):
+        return _product_needs(n, x.shape[1], compute, (gate, up), 1)
+
 
 cdef class Accumulate(Product):
     def __init__(self, h, weight, x, *, compute="int8x2", scratch=None):
         checks.accumulate(h, weight, x, compute)
         self.set_up(h, [(weight, None, None, x)], ADD, 0, compute, scratch)
+
+    @staticmethod
+    def needs(Py_ssize_t n, h, weight, x, *, compute="int8x2", **kwargs):
+        return _product_needs(n, h.shape[1], compute, (weight,), 1)

@@ -96,6 +96,12 @@ cdef void _work(ProgramState *s, int thread, int n_threads) noexcept nogil:
         i += r.chain
 
 
+def program_bytes(Py_ssize_t n):
+    """Bytes of the records of a `Program` of `n` operations, without those of the operations."""
+    return (max(n * MAX_STAGES, 1) * <Py_ssize_t>(sizeof(ProgramRecord) + sizeof(rml_progress))
+            + max(n, 1) * <Py_ssize_t>sizeof(Count))
+
+
 cdef class Program:
     """Operations to be run in order, again and again.
 
@@ -142,6 +148,15 @@ cdef class Program:
                 self.count[k].now = <const int64_t *>cnp.PyArray_DATA(array) + <Py_ssize_t>at
                 self.count[k].each = each
         self.state.abort = <const int32_t *>cnp.PyArray_DATA(abort)
+
+    @property
+    def nbytes(self):
+        """Bytes of its records, and of those of its operations."""
+        cdef Op op
+        cdef Py_ssize_t found = program_bytes(len(self.ops))
+        for op in self.ops:
+            found += op.nbytes
+        return found
 
     def __dealloc__(self):
         free(self.state.records)

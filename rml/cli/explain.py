@@ -19,8 +19,10 @@ from rml.engine.context import (
     fitting_positions,
     kv_bytes,
 )
+from rml.errors import RmlError
 from rml.llm.config import ModelConfig
-from rml.llm.memory import MemoryBill
+from rml.llm.memory import MemoryBill, Steps
+from rml.llm.weight_source import WeightSource
 
 __all__ = ["command"]
 
@@ -73,6 +75,10 @@ def command(
             )[0]
             for kv_type in KV_TYPES
         }
+        try:
+            steps = Steps(formats=WeightSource(checkpoint, config).formats)
+        except RmlError:  # it can be explained, if not loaded
+            steps = Steps()
         machine, process = memory_room.total(), memory_room.reservable()
         fits = {
             kv_type: _Fit.of(
@@ -89,7 +95,7 @@ def command(
         }
     bills = {
         kv_type: MemoryBill.of(
-            config, weights=weights, n_ctx=n_ctx, kv_type=kv_type, n_batch=n_batch
+            config, weights=weights, n_ctx=n_ctx, kv_type=kv_type, n_batch=n_batch, steps=steps
         )
         for kv_type in KV_TYPES
     }

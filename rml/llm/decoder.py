@@ -11,7 +11,8 @@ from rml.files import Checkpoint
 from rml.llm.config import ModelConfig
 from rml.llm.evaluator import Evaluator
 from rml.llm.layers import LayerGroup
-from rml.llm.recipe import Recipe
+from rml.llm.recipe import Recipe, require_covered
+from rml.llm.weight_source import WeightSource
 
 __all__ = ["DecoderLM"]
 
@@ -70,8 +71,13 @@ class DecoderLM:
         self.n_threads = resolve_threads(n_threads)
         self.checkpoint = checkpoint
         self.n_ctx = self.config.n_ctx_train if n_ctx is None else n_ctx
+        require_covered(self.config, checkpoint.path)
         self._recipe = Recipe(
-            checkpoint, self.config, compute=compute, n_threads=self.n_threads, n_ctx=self.n_ctx
+            WeightSource(checkpoint, self.config),
+            self.config,
+            compute=compute,
+            n_threads=self.n_threads,
+            n_ctx=self.n_ctx,
         )
 
     @property

@@ -15,13 +15,11 @@ from rml._kernels.pages import Pages
 from rml._kernels.step import Step
 from rml.llm.plan import Aborted, Plan
 from rml.llm.recipe import Recipe
-from rml.llm.workspace import MAX_ROWS, Workspace
+from rml.llm.workspace import CAPACITIES, Workspace
 
 __all__ = ["Evaluator"]
 
 F32 = npt.NDArray[np.float32]
-
-CAPACITIES = (1, 32, MAX_ROWS)  # rows that plans are recorded for
 
 
 class Evaluator:
@@ -55,7 +53,7 @@ class Evaluator:
         self._now: Workspace | None = None
 
     def begin(self, n_rows: int) -> Step:
-        """Return an empty step that has room for `n_rows`, at most `MAX_ROWS`."""
+        """Return an empty step that has room for `n_rows`, at most the largest of `CAPACITIES`."""
         self._require_open()
         capacity = CAPACITIES[bisect_left(CAPACITIES, n_rows)]
         w = self._workspaces.get(capacity)
@@ -117,8 +115,8 @@ class Evaluator:
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of all arrays and of the scratch memory that steps have needed so far."""
-        return sum(w.nbytes for w in self._workspaces.values())
+        """Bytes of all arrays, of plans, and of the scratch memory that steps needed so far."""
+        return self.abort.nbytes + sum(w.nbytes for w in self._workspaces.values())
 
     @property
     def _workspace(self) -> Workspace:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rml.llm.config import ModelConfig
-from rml.llm.weight_source import WeightMatrix, WeightSource
+from rml.llm.weight_source import Outline, WeightMatrix, WeightSource
 
 __all__ = ["Experts", "FeedForward", "Layer", "LayerGroup", "layer_groups", "load_layer"]
 
@@ -72,7 +72,7 @@ def layer_groups(c: ModelConfig) -> tuple[LayerGroup, ...]:
     return (LayerGroup(tuple(range(c.n_layers)), c.n_kv_heads, c.head_dim),)
 
 
-def load_layer(weights: WeightSource, c: ModelConfig, i: int) -> Layer:
+def load_layer(weights: WeightSource | Outline, c: ModelConfig, i: int) -> Layer:
     """Ask for every tensor that the configuration implies."""
 
     def matrix(name: str, rows: int, cols: int) -> WeightMatrix:
@@ -109,7 +109,7 @@ def load_layer(weights: WeightSource, c: ModelConfig, i: int) -> Layer:
     )
 
 
-def _load_experts(weights: WeightSource, c: ModelConfig, i: int) -> Experts:
+def _load_experts(weights: WeightSource | Outline, c: ModelConfig, i: int) -> Experts:
     def experts(name: str, rows: int, cols: int) -> list[WeightMatrix]:
         return weights.experts(f"blk.{i}.{name}.weight", c.n_experts, rows, cols)
 

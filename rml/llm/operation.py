@@ -8,13 +8,14 @@ What it costs is counted from the arguments, as the kernel's entry in the regist
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rml._kernels import REGISTRY
+from rml._kernels import OPERATIONS, REGISTRY
 from rml._kernels.costs import Cost
 
 __all__ = ["Counted", "Operation"]
@@ -89,6 +90,27 @@ class Operation:
             if isinstance(value, Counted):
                 return value.counts, value.which, value.each
         return None
+
+    def needs(self, n_rows: int, n_outputs: int) -> tuple[int, int, int]:
+        """Memory that it needs when it is compiled and runs; nothing in reference mode.
+
+        Parameters
+        ----------
+        n_rows, n_outputs : int
+            Rows and outputs of the step.
+
+        Returns
+        -------
+        records, shared, per_thread : int
+            Bytes of its records, of scratch memory for all threads, and for each.
+        """
+        if self.kernel not in OPERATIONS:
+            return 0, 0, 0
+        found = next((x for x in _all(self.args) if isinstance(x, Counted)), None)
+        n = 0 if found is None else (n_rows, n_outputs)[found.which] * found.each
+        needed = OPERATIONS[self.kernel].needs
+        records, shared, per_thread = self.call(partial(needed, n), whole=True)
+        return records, shared, per_thread
 
     def weights(self) -> Iterator[Any]:
         """All weight matrices among the arguments."""

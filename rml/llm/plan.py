@@ -107,6 +107,11 @@ class Plan:
         ops = [op.call(_kernels.OPERATIONS[op.kernel], whole=True) for op in self.operations]
         return twins.Program(ops, n_threads, abort, [op.count for op in self.operations])
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the compiled records; 0 before the first run, and in reference mode."""
+        return 0 if self._program is None else int(self._program.nbytes)
+
     def profile(self, repeats: int = 5, limits: Limits | None = None) -> Profile:
         """Run all operations in order and time each; the fastest of `repeats` runs counts.
 

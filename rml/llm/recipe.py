@@ -24,18 +24,26 @@ import numpy.typing as npt
 from rml import _kernels
 from rml._kernels.pages import Pages
 from rml.errors import UnsupportedModel
-from rml.files import Checkpoint
 from rml.llm.config import ModelConfig
 from rml.llm.layers import Experts, Layer, layer_groups, load_layer
 from rml.llm.operation import Counted
 from rml.llm.plan import Plan
 from rml.llm.rope import Rope
-from rml.llm.weight_source import WeightMatrix, WeightSource
+from rml.llm.weight_source import Outline, WeightMatrix, WeightSource
 from rml.llm.workspace import Workspace
 
-__all__ = ["Recipe"]
+__all__ = ["Recipe", "require_covered"]
 
 F32 = npt.NDArray[np.float32]
+
+
+def require_covered(config: ModelConfig, path: object) -> None:
+    """Raise `UnsupportedModel` if the recipe does not cover a model."""
+    if config.n_experts and config.sandwich_norms:
+        raise UnsupportedModel(
+            f"{path}: experts together with norms after a branch ({config.architecture}) are not "
+            "implemented"
+        )
 
 
 class Recipe:
@@ -43,10 +51,11 @@ class Recipe:
 
     Parameters
     ----------
-    checkpoint : Checkpoint
-        Open for as long as the recipe is used; the matrices are views into it.
+    weights : WeightSource or Outline
+        Of a checkpoint that is open for as long as the recipe is used: the matrices are views
+        into it.
     config : ModelConfig
-        What the checkpoint holds.
+        What the weights are.
     compute : str
         How quantized weights are multiplied: ``"int8x2"``, ``"int8"`` or ``"f32"``.
     n_threads : int
@@ -58,18 +67,11 @@ class Recipe:
     ----------
     groups : tuple of LayerGroup
         Layers whose keys and values lie in the same pages.
-
-    Raises
-    ------
-    UnsupportedModel
-        If the recipe does not cover the model.
-    CheckpointError
-        If weights are missing or do not have the shapes that the configuration implies.
     """
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        weights: WeightSource | Outline,
         config: ModelConfig,
         *,
         compute: str,
@@ -77,15 +79,9 @@ class Recipe:
         n_ctx: int | None = None,
     ) -> None:
         c = config
-        if c.n_experts and c.sandwich_norms:
-            raise UnsupportedModel(
-                f"{checkpoint.path}: experts together with norms after a branch "
-                f"({c.architecture}) are not implemented"
-            )
         self.config = config
         self.compute = compute
         self.n_threads = n_threads
-        weights = WeightSource(checkpoint, c)
         self.embedding = weights.matrix("token_embd.weight", c.n_vocab, c.d_model)
         self.head = (
             self.embedding if c.tied_head else weights.matrix("output.weight", c.n_vocab, c.d_model)

@@ -23,7 +23,7 @@ from rml.files import Checkpoint, Tensor
 from rml.llm.config import ModelConfig
 from rml.llm.weight_names import TensorNames, expected_shapes
 
-__all__ = ["WeightMatrix", "WeightSource"]
+__all__ = ["Formats", "Outline", "WeightMatrix", "WeightSource"]
 
 # Hugging Face checkpoints of these families store a norm's weight as w where the model multiplies
 # with 1 + w; the converters to GGUF store 1 + w.
@@ -40,6 +40,7 @@ _CANDIDATES = 1000  # names that a missing one is compared with
 
 Shape = tuple[int, ...]
 Place = tuple[str, Shape]  # a stored name and its shape
+Formats = tuple[tuple[str, tuple[str, ...]], ...]  # canonical names, and formats of the parts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +92,14 @@ class WeightSource:
             checkpoint.format == "safetensors" and config.architecture in _NORM_PLUS_ONE
         )
         self._check(names)
+
+    @property
+    def formats(self) -> Formats:
+        """Formats of the tensors, for an `Outline`."""
+        return tuple(
+            (name, tuple(self._tensors[stored].type for stored, _ in places))
+            for name, places in self._stored.items()
+        )
 
     @property
     def nbytes(self) -> int:
@@ -183,6 +192,39 @@ class WeightSource:
     def _file_of(self, tensor: Tensor) -> str:
         """Which of several files holds a tensor, for messages."""
         return "" if tensor.path == self._path else f" in {tensor.path.name}"
+
+
+_NOTHING = np.zeros(0, np.uint8)
+
+
+class Outline:
+    """Weights of which nothing is known but their formats: to record what would be computed.
+
+    Parameters
+    ----------
+    formats : tuple of (str, tuple of str)
+        Canonical name of each tensor, and its format, or those of its parts; see
+        `WeightSource.formats`. A name that is missing has the format of the name ``""``.
+    """
+
+    def __init__(self, formats: Formats) -> None:
+        self._formats = dict(formats)
+
+    def matrix(self, name: str, rows: int, cols: int) -> WeightMatrix:
+        """Outline a matrix; it has no data."""
+        return self._matrices(name, 1, rows, cols)[0]
+
+    def experts(self, name: str, n_experts: int, rows: int, cols: int) -> list[WeightMatrix]:
+        """Outline the matrices of all experts."""
+        return self._matrices(name, n_experts, rows, cols)
+
+    def vector(self, name: str, n: int) -> NDArray[np.float32]:  # noqa: ARG002 - as in WeightSource
+        """Outline a vector, which takes no memory."""
+        return np.broadcast_to(np.float32(0.0), (n,))
+
+    def _matrices(self, name: str, n: int, rows: int, cols: int) -> list[WeightMatrix]:
+        types = self._formats[name] if name in self._formats else self._formats[""]
+        return [WeightMatrix(types[i * len(types) // n], rows, cols, _NOTHING) for i in range(n)]
 
 
 def _layer(name: str) -> str | None:

@@ -12,22 +12,31 @@ from rml.llm.config import ModelConfig
 from rml.llm.operation import Counted
 from rml.llm.plan import Plan
 
-__all__ = ["LEAST_OUTPUTS", "MAX_ROWS", "Workspace", "outputs_of"]
+__all__ = ["CAPACITIES", "LEAST_OUTPUTS", "MAX_ROWS", "Workspace", "outputs_of"]
 
 F32 = npt.NDArray[np.float32]
 
 MAX_ROWS = 512  # of a step; a longer prompt runs in pieces, with the same bits
+CAPACITIES = (1, 32, MAX_ROWS)  # rows that plans are recorded for
 # Logits of a step that are held at once: values at most, but always of so many rows.
 MOST_LOGITS = 1 << 21
 LEAST_OUTPUTS = 32
 
 
+_TO_A_LINE = 60  # bytes with which any array of float32 can begin at a cache line
+
+
 def aligned(*shape: int) -> F32:
     """Zeros that begin at a cache line, so that no vector of a row straddles two of them."""
     n = math.prod(shape)
-    memory = np.zeros(n + 15, np.float32)
+    memory = np.zeros(n + _TO_A_LINE // 4, np.float32)
     start = -memory.ctypes.data // 4 % 16
     return memory[start : start + n].reshape(shape)
+
+
+def outlined(*shape: int) -> F32:
+    """Zeros that take no memory: an outline of what `aligned` makes, to be looked at only."""
+    return np.broadcast_to(np.float32(0.0), shape)
 
 
 def outputs_of(config: ModelConfig, n_rows: int) -> int:
@@ -38,6 +47,17 @@ def outputs_of(config: ModelConfig, n_rows: int) -> int:
 class Workspace:
     """Arrays of a step of at most `n_rows` rows, and the plans that use them.
 
+    Parameters
+    ----------
+    config : ModelConfig
+        The model.
+    n_rows : int
+        Rows at most.
+    n_groups : int
+        Groups of layers whose pages are apart.
+    allocate : bool
+        False makes an outline, which takes no memory and can be recorded but not run.
+
     Attributes
     ----------
     step : Step
@@ -46,8 +66,10 @@ class Workspace:
         Of the rows whose logits are wanted.
     """
 
-    def __init__(self, config: ModelConfig, n_rows: int, *, n_groups: int = 1) -> None:
-        array = aligned
+    def __init__(
+        self, config: ModelConfig, n_rows: int, *, n_groups: int = 1, allocate: bool = True
+    ) -> None:
+        array = aligned if allocate else outlined
         self.n_rows = n_rows
         n_outputs = outputs_of(config, n_rows)
         self.step = Step(n_rows, n_outputs=n_outputs, n_groups=n_groups)
@@ -73,11 +95,17 @@ class Workspace:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays, and of the scratch memory that was needed so far."""
-        found = [x for x in vars(self).values() if isinstance(x, np.ndarray)]
-        found += [x for pair in self.angles for x in pair]
-        found += [x for x in vars(self.step).values() if isinstance(x, np.ndarray)]
-        return sum(x.nbytes for x in found) + int(self.scratch.nbytes)
+        """Bytes of all arrays, of the plans' records, and of the scratch memory needed so far.
+
+        Objects of Python, a few hundred bytes an operation, are not counted.
+        """
+        floats = [x for x in vars(self).values() if isinstance(x, np.ndarray)]
+        floats += [x for pair in self.angles for x in pair]
+        others = [x for x in vars(self.step).values() if isinstance(x, np.ndarray)]
+        total = sum(x.nbytes for x in (*floats, *others))
+        total += sum(_TO_A_LINE for x in floats if x.dtype == np.float32)
+        plans = [plan for plan in (self.plan, self.head_plan) if plan is not None]
+        return total + sum(plan.nbytes for plan in plans) + int(self.scratch.nbytes)
 
     def rows(self, array: npt.NDArray[Any]) -> Counted:
         """One of the arrays, with as many rows as the step has."""

@@ -9,6 +9,8 @@ import pytest
 import rml
 from rml import OutOfMemory, memory_room
 from rml.engine.session import forward_together
+from rml.llm.config import ModelConfig
+from rml.llm.memory import scratch_bytes
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
@@ -52,15 +54,18 @@ def test_a_machine_that_is_too_small(rml_command, monkeypatch):
 
 
 def test_limits_of_the_process_count_without_the_weights(rml_command, monkeypatch):
-    monkeypatch.setattr(memory_room, "reservable", lambda: memory_room.Room(100_000, "ulimit -v"))
+    monkeypatch.setattr(memory_room, "reservable", lambda: memory_room.Room(1_000_000, "ulimit -v"))
     shown = rml_command("explain", FIXTURES / "llama" / "model.gguf", "-b", "1")
     facts = rml_command("explain", FIXTURES / "llama" / "model.gguf", "-b", "1", "-o", "json")
 
-    assert "left for cache and scratch: 100.0 kB (ulimit -v)" in shown.stdout
-    assert json.loads(facts.stdout)["reservable_bytes"] == 100_000
+    assert "left for cache and scratch: 1.0 MB (ulimit -v)" in shown.stdout
+    assert json.loads(facts.stdout)["reservable_bytes"] == 1_000_000
     assert json.loads(facts.stdout)["largest_context"]["f16"] == 128  # all of it
 
-    monkeypatch.setattr(memory_room, "reservable", lambda: memory_room.Room(15_000, "ulimit -v"))
+    with rml.open_checkpoint(FIXTURES / "llama" / "model.gguf") as checkpoint:
+        scratch = scratch_bytes(ModelConfig.from_checkpoint(checkpoint), n_batch=1, n_ctx=128)
+    left = memory_room.Room(scratch + 10_000, "ulimit -v")
+    monkeypatch.setattr(memory_room, "reservable", lambda: left)
     facts = rml_command("explain", FIXTURES / "llama" / "model.gguf", "-b", "1", "-o", "json")
     largest = json.loads(facts.stdout)["largest_context"]
     assert 0 < largest["f32"] < largest["f16"] < 128

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from rml import _kernels
+from rml._kernels.pages import Pages, PageTable
+from rml._kernels.step import Step
+from rml.selftest.problem import random_matrix
 
 
 def step(module, n_threads, abort=None, n_tokens=5):
@@ -75,3 +78,44 @@ def test_abort_from_another_thread(twins):
 
 def test_no_operations(twins):
     assert twins.module.Program([], 2, np.zeros(1, np.int32)).run()
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("n", [1, 3, 8, 9, 40])
+@pytest.mark.parametrize("types", [("Q8_0", "Q4_K"), ("F16", "F32"), ("Q5_1", "BF16")])
+def test_operations_need_what_they_say(twins, types, n, n_threads):
+    """Asked before with the same arguments: bytes of records, and of scratch memory."""
+    rng = np.random.default_rng(0)
+    x = np.zeros((n, 256), np.float32)
+    out, wide, stream = np.zeros((n, 40), np.float32), *np.zeros((2, n, 256), np.float32)
+    a, b = (random_matrix(rng, name, 40, 256) for name in types)
+    ups, downs = ([random_matrix(rng, name, 256, 256) for name in types] for _ in range(2))
+    ids, weights = np.tile(np.int32([[1, 0]]), (n, 1)), np.ones((n, 2), np.float32)
+    pages = Pages(1, 2, 16, "f16", n_pages=64, slab_pages=64)
+    pages.reserve(0)
+    step = Step(64)
+    step.add([0] * n, 700, [PageTable(range(64))])
+    q = np.zeros((n, 6, 16), np.float32)
+    calls = [
+        ("matmul_many", (x, [a, b], [out, out.copy()]), {}),
+        ("matmul_glu", (x, a, b, out), {"compute": "int8"}),
+        ("accumulate", (wide, ups[0], stream), {"compute": "f32"}),
+        ("mix_experts", (x, ups, ups, downs, ids, weights, stream), {}),
+        ("attend", (q, pages, step, q.copy()), {"layer": 0, "scale": 1.0}),
+        ("attend", (q, pages, step, q.copy()), {"layer": 0, "scale": 1.0, "window": 300}),
+        ("add", (x, stream), {}),
+    ]
+    ops = []
+    for name, args, kwargs in calls:
+        operation = twins.operations[name]
+        scratch = {} if name == "add" else {"scratch": twins.module.Scratch()}
+        records, shared, per_thread = operation.needs(n, *args, **kwargs)
+        ops.append(operation(*args, **kwargs, **scratch))
+        ops[-1].run(n_threads)
+        assert ops[-1].nbytes == records
+        if scratch:
+            assert scratch["scratch"].nbytes == shared + n_threads * per_thread, name
+        else:
+            assert (records, shared, per_thread) == (0, 0, 0)
+    program = twins.module.Program(ops, n_threads, np.zeros(1, np.int32))
+    assert program.nbytes == twins.module.program_bytes(len(ops)) + sum(op.nbytes for op in ops)

@@ -4,10 +4,12 @@ import dataclasses
 
 import pytest
 
+from rml import _kernels
 from rml.engine.pool import PagePool
 from rml.errors import ArgumentError
 from rml.llm.config import ModelConfig
 from rml.llm.memory import MemoryBill, kv_bytes_per_token, largest_context, scratch_bytes
+from rml.llm.workspace import Workspace
 
 TOY = ModelConfig(
     architecture="llama",
@@ -54,20 +56,41 @@ def test_unknown_cache_type():
         kv_bytes_per_token(TOY, "q4")
 
 
-def test_scratch_counts_every_buffer():
+def workspace_bytes(config, n_rows=5):
+    """As an outline and allocated; both count the same."""
+    outline = Workspace(config, n_rows, allocate=False)
+    assert outline.nbytes == Workspace(config, n_rows).nbytes
+    return outline.nbytes
+
+
+def test_a_workspace_counts_every_array():
     # Two streams of 64, queries and output of 64, keys and values of 16, gate 96, angles 2 x 4;
-    # 96 codes of two bytes, four numbers for each 32 of them; the logits.
-    a_token = 4 * (2 * 64 + 2 * 64 + 2 * 16 + 96 + 2 * 4) + 2 * 96 + 16 * 3
-    assert scratch_bytes(TOY, 5) == 5 * a_token + 5 * 400
+    # the logits; thirteen arrays that begin at a cache line.
+    arrays = 5 * 4 * (2 * 64 + 2 * 64 + 2 * 16 + 96 + 2 * 4) + 5 * 400 + 13 * 60
+    # Ids, positions, owners, outputs, two tables; an end more of the first rows; three counts.
+    step = 5 * (4 + 8 + 4 + 4 + 8 + 8) + 6 * 8 + 3 * 8
+    assert workspace_bytes(TOY) == arrays + step
 
     branch = dataclasses.replace(TOY, sandwich_norms=True)
-    assert scratch_bytes(branch, 5) - scratch_bytes(TOY, 5) == 5 * 4 * 64
+    assert workspace_bytes(branch) - workspace_bytes(TOY) == 5 * 4 * 64
     local = dataclasses.replace(TOY, rope_local_theta=1e4)
-    assert scratch_bytes(local, 5) - scratch_bytes(TOY, 5) == 5 * 4 * 8
+    assert workspace_bytes(local) - workspace_bytes(TOY) == 5 * 4 * 8 + 2 * 60
     experts = dataclasses.replace(TOY, n_experts=7, n_experts_used=2, d_expert_ffn=96, d_ffn=0)
-    # Seven scores; for two choices an id, a weight, a gate of 96, an output of 64, and codes of 96.
-    a_token = 4 * (2 * 64 + 2 * 64 + 2 * 16 + 2 * 4) + 4 * (7 + 2 * (2 + 96 + 64))
-    assert scratch_bytes(experts, 5) == 5 * (a_token + 2 * 192 + 16 * 6) + 5 * 400
+    # Seven scores; for two choices an id and a weight; no gate, which is in scratch memory.
+    assert workspace_bytes(experts) - workspace_bytes(TOY) == 5 * 4 * (7 + 2 * 2 - 96)
+
+
+def test_scratch_is_that_of_every_capacity():
+    """A step of 17 rows has arrays for 32, and steps of one row have their own."""
+    least = workspace_bytes(TOY, 1) + workspace_bytes(TOY, 32)
+    found = scratch_bytes(TOY, 512, 17)
+
+    assert found > least
+    assert scratch_bytes(TOY, 17, 512) == found
+    assert scratch_bytes(TOY, 1, 17) <= found - workspace_bytes(TOY, 32)
+    assert scratch_bytes(TOY, 33, 64) > least + workspace_bytes(TOY, 512)
+    if _kernels.TWINS is None:  # definitions have neither records nor scratch memory
+        assert found == least + 4
 
 
 def test_bill():
@@ -75,7 +98,7 @@ def test_bill():
 
     assert bill.weights == 1000
     assert bill.kv_cache == 32 * 4 * 2 * 16 * 4  # two pages of sixteen positions
-    assert bill.scratch == scratch_bytes(TOY, 17)
+    assert bill.scratch == scratch_bytes(TOY, 512, 17)
     assert bill.total == bill.weights + bill.kv_cache + bill.scratch
 
 
