@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +18,7 @@ from rml.generation.chat import (
     without_system,
 )
 from rml.generation.embedding import Pooling, embed
-from rml.generation.prefill import Evaluated
+from rml.generation.generation import Evaluated
 from rml.generation.prompts import (
     Ids,
     Prompt,
@@ -163,34 +162,23 @@ class Model:
         if n is None:
             return self._stream(one, request).result()
         n = checked("n", n, integer(1, _MOST_COMPLETIONS))
-        with ExitStack() as opened:
-            bases: list[Session] = []
+        # The prompt is evaluated once; the others begin as forks of what the first has then.
+        first = self._stream(one, request, keeps_evaluated=True)
 
-            def keep(session: Session) -> None:
-                bases.append(opened.enter_context(session.fork()))
+        def streams() -> Iterator[Stream]:
+            yield first
+            for i in range(1, n):
+                again = replace(request, seed=(request.seed + i) % 2**64, session=None)
+                yield self._stream(one, again, known=first.evaluated)
 
-            first = self._stream(one, request, when_evaluated=keep)
-            # The prompt is evaluated once; the others begin as forks of what the first has then.
-            work = first.advance()
-            while work is not None and not bases:
-                self._sessions.engine.finish(work)
-                work = first.advance()
-
-            def streams() -> Iterator[Stream]:
-                yield first
-                for i in range(1, n):
-                    again = replace(request, seed=(request.seed + i) % 2**64, session=None)
-                    yield self._stream(
-                        one,
-                        again,
-                        evaluated=first.evaluated,
-                        origin=bases[0] if bases else None,
-                    )
-
+        try:
+            first.evaluate_prompt()
             return self._completed(streams())
+        finally:
+            first.forget_evaluated()
 
     def _completed(self, streams: Iterable[Stream]) -> list[Completion]:
-        return complete(streams, self._sessions.engine, self.kv_type)
+        return complete(streams, self._sessions.engine)
 
     __call__ = generate
 
@@ -342,9 +330,8 @@ class Model:
         prompt: Prompt,
         request: Request,
         *,
-        evaluated: Evaluated | None = None,
-        origin: Session | None = None,
-        when_evaluated: Callable[[Session], object] | None = None,
+        known: Evaluated | None = None,
+        keeps_evaluated: bool = False,
     ) -> Stream:
         self._require_open()
         return Stream(
@@ -353,10 +340,8 @@ class Model:
             self.tokenizer,
             sessions=self._sessions,
             stop_ids=self.stop_ids,
-            n_batch=self.n_batch,
-            evaluated=evaluated,
-            origin=origin,
-            when_evaluated=when_evaluated,
+            known=known,
+            keeps_evaluated=keeps_evaluated,
         )
 
     # ---- chat templates ----

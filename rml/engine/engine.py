@@ -68,7 +68,9 @@ class Engine:
         self.kept_bytes = kv_memory if kept_bytes is None else kept_bytes
         self.n_batch = min(n_batch, MAX_ROWS)
         self._stores: dict[str, SequenceStore] = {}  # by cache type
-        self._works: list[Work] = []  # joined and not ended, oldest first
+        # Joined and not ended, oldest first; kept alive by those who wait, or will.
+        self._works: list[weakref.ref[Work]] = []
+        self.step_began_at = 0.0
         self._in_step: tuple[Work, ...] = ()
         self._pace = Pace()
         self._torn = False  # a step was interrupted
@@ -169,19 +171,43 @@ class Engine:
     # ---- waiting ----
 
     def join(self, work: Work) -> None:
-        """Have a work in every step from now on, until it has ended."""
+        """Have a work in every step from now on, until it has ended or nobody knows it any more."""
         self.require_open()
         with BOOKS:
-            self._works.append(work)
+            if not any(joined() is work for joined in self._works):
+                self._works.append(weakref.ref(work))
+
+    def part(self, *works: Work) -> None:
+        """Have works in no further step; they may join again."""
+        gone = set(map(id, works))
+        with BOOKS:
+            self._works = [joined for joined in self._works if id(joined()) not in gone]
 
     def leave(self, *works: Work) -> None:
         """Forget works, and end those that have not ended; their sequences may change from now."""
-        with BOOKS:
-            gone = set(map(id, works))
-            self._works = [work for work in self._works if id(work) not in gone]
+        self.part(*works)
         for work in works:
-            if not work.ended:
-                self.cancel(work)
+            if work.ended:
+                continue
+            self.cancel(work)
+            with BOOKS:
+                if not any(work is other for other in self._in_step):  # else after the step
+                    self._end(work)
+
+    @staticmethod
+    def _end(work: Work) -> None:
+        """End a work that was cancelled, unless its owner is at it."""
+        if work.cancelled and not work.ended and not work.held:
+            work.fail(Aborted())
+
+    def _joined(self) -> list[Work]:
+        """Works that somebody knows, oldest first."""
+        return [work for joined in self._works if (work := joined()) is not None]
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this thread is computing a step, so that it must not wait for one."""
+        return self._leader == threading.get_ident()
 
     def run(self, *works: Evaluation) -> None:
         """Have works computed together, and raise the first error if there was one."""
@@ -282,11 +308,11 @@ class Engine:
 
     def _step(self) -> None:
         """Compute one step of what there is."""
-        started = time.perf_counter()
+        self.step_began_at = time.perf_counter()
         try:
             if self._torn:  # what was counted in before an interrupt goes on, from the same logits
                 self._torn = False
-                for work in self._works:
+                for work in self._joined():
                     if not (work.ended or work.held or work.n_wanted):
                         self._advance(work)
             self._torn = True
@@ -295,7 +321,9 @@ class Engine:
             if parts:
                 with RUNNING:
                     self._run(parts)
-                self._pace.note([len(ids) for _, ids, *_ in parts], time.perf_counter() - started)
+                self._pace.note(
+                    [len(ids) for _, ids, *_ in parts], time.perf_counter() - self.step_began_at
+                )
             self._torn = False
         finally:
             try:
@@ -310,8 +338,9 @@ class Engine:
             for work in self._in_step:  # those whose tokens were not counted in
                 work.sequence.busy = False
                 work.sequence.settle()
+                self._end(work)
             self._in_step = ()
-            self._works = [work for work in self._works if not work.ended]
+            self._works = [weakref.ref(work) for work in self._joined() if not work.ended]
             for waiter in self._waiters:
                 if waiter.done():
                     waiter.call()
@@ -321,10 +350,10 @@ class Engine:
 
         Whoever leaves afterwards may change the sequence at once, so nothing is asked again.
         """
-        for work in self._works:
-            if work.cancelled and not work.ended and not work.held:
-                work.fail(Aborted())
-        wanting = [work for work in self._works if not work.ended and work.n_wanted]
+        works = self._joined()
+        for work in works:
+            self._end(work)
+        wanting = [work for work in works if not work.ended and work.n_wanted]
         if wanting:  # all of one cache type: that of the oldest
             wanting = [w for w in wanting if w.sequence.store is wanting[0].sequence.store]
         if len(wanting) > 1:
@@ -400,7 +429,8 @@ class Engine:
         if idle:
             min(idle, key=lambda sequence: sequence.used_at).give_way()
             return True
-        paused = [w for w in self._works if not w.waited and not w.n_wanted and not w.held]
+        works = self._joined()
+        paused = [w for w in works if not (w.ended or w.waited or w.n_wanted or w.held)]
         behind = wanting[wanting.index(work) + 1 :]
         for other in [*reversed(paused), *reversed(behind)]:
             if other is not work and other.sequence.store is store and len(other.sequence):
@@ -443,7 +473,7 @@ class Engine:
                 work.fail(error)
         # Last, and at once for each: after an interrupt before this, its rows are computed again.
         with BOOKS:  # who has left meanwhile may have forgotten what these rows stand on
-            joined = set(map(id, self._works))
+            joined = set(map(id, self._joined()))
             counted = [row for row in rows if id(row[0]) in joined and not row[0].ended]
             for work, ids, _, _ in counted:
                 work.sequence.commit(ids)
@@ -472,7 +502,7 @@ class Engine:
     def close(self) -> None:
         """End all works after the step under way, and let the model go."""
         self._closed = True
-        for work in self._works:
+        for work in self._joined():
             self.cancel(work)
         self._decoder = None
         self._stores = {}

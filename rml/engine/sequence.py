@@ -421,6 +421,14 @@ class Sequence:
         del self.ids[length:]
         self.settle()
 
+    def keep(self, ids: Row[int]) -> int:
+        """Forget what is not a beginning of `ids`; return how many of them it has."""
+        have = self.tokens
+        limit = min(len(have), len(ids))
+        kept = next((i for i in range(limit) if have[i] != ids[i]), limit)
+        self.truncate(kept)
+        return kept
+
     def fork(self) -> "Sequence":
         """Make a sequence with the same tokens that goes its own way from here.
 

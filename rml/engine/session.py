@@ -16,7 +16,7 @@ from rml.engine.books import BOOKS
 from rml.engine.engine import Engine
 from rml.engine.sequence import Sequence as Tokens
 from rml.engine.session_file import write_session
-from rml.engine.work import Evaluation, Outputs
+from rml.engine.work import Evaluation, Outputs, Work
 from rml.errors import ArgumentError, Cancelled, ClosedError, ContextOverflow, OutOfMemory
 from rml.llm.memory import largest_context
 from rml.llm.plan import Aborted, Plan
@@ -83,7 +83,7 @@ class Session:
         self._sessions = sessions
         self._sequence = sequence
         self._closed = self._cancelled = False
-        self._work: Evaluation | None = None  # that is under way
+        self._work: Work | None = None  # that is under way
         # Held by the thread that uses the session; while nobody does, its pages may be given away.
         self._gate = sequence.gate = threading.Lock()
         self._logits: F32 | None = None  # of `step`
@@ -205,8 +205,6 @@ class Session:
         ids: Sequence[int] | npt.NDArray[np.integer],
         outputs: Outputs = "last",
         out: F32 | None = None,
-        *,
-        shares: bool = False,
     ) -> Iterator[Evaluation]:
         """Yield what is to be computed, alone or with that of others (`Engine.finish`).
 
@@ -218,12 +216,9 @@ class Session:
         ids : sequence of int, length n
             At least one token.
         outputs : str
-            Logits behind the ``"last"`` token or behind ``"all"``, the ``"states"`` of all, or
-            ``"none"`` of these.
+            Logits behind the ``"last"`` token or behind ``"all"``, or the ``"states"`` of all.
         out : ndarray of float32, optional
             Where to write them.
-        shares : bool
-            Whether tokens may be taken from others who have evaluated the same.
 
         Raises
         ------
@@ -235,9 +230,7 @@ class Session:
             if (needed := sequence.length + len(plain)) > self.n_ctx:
                 raise ContextOverflow(needed, self.n_ctx)
             shape: tuple[int, ...] = (self.n_vocab,)
-            if outputs == "none":
-                shape = (0,)
-            elif outputs != "last":
+            if outputs != "last":
                 width = self.n_vocab if outputs == "all" else self._sessions.d_model
                 shape = (len(plain), width)
             if out is None:
@@ -245,7 +238,7 @@ class Session:
             else:
                 checks.array("out", out, shape, writable=True)
             before = sequence.length
-            work = Evaluation(sequence, plain, outputs, out, shares=shares)
+            work = Evaluation(sequence, plain, outputs, out)
             try:
                 self._work = work
                 work.cancelled = self._cancelled  # before; from now on `cancel` finds the work
@@ -295,27 +288,8 @@ class Session:
         """
         if (entries := listed(ids)) is None:
             raise ArgumentError(f"keep_prefix takes a list of token ids, not {type(ids).__name__}")
-        have = self._sequence.tokens
-        limit = max(0, min(len(have), len(entries) - (not whole)))
-        kept = next((i for i in range(limit) if have[i] != entries[i]), limit)
-        self.truncate(kept)
-        return kept
-
-    def adopt(self, ids: Sequence[int]) -> int:
-        """Take over what others have evaluated of tokens that are to follow.
-
-        Returns
-        -------
-        int
-            How many of `ids` are evaluated now.
-
-        Raises
-        ------
-        ClosedError
-            If the session is closed.
-        """
         with self.use() as sequence:
-            return 0 if sequence.owed else sequence.adopt(ids)
+            return sequence.keep(entries if whole else entries[:-1])
 
     def fork(self) -> "Session":
         """Open a session with the same tokens that goes its own way from here.
@@ -402,6 +376,20 @@ class Session:
                 self._sequence.release()
             finally:
                 self._gate.release()
+
+    @contextmanager
+    def lend(self, work: Work) -> Iterator[Tokens]:
+        """Let a work go on in the sequence; `cancel` and `close` end it."""
+        with self.use() as sequence:
+            try:
+                self._work = work
+                if self._cancelled:
+                    work.cancelled = True
+                yield sequence
+            finally:
+                self._work = None
+                if work.ended:
+                    self._cancelled = False
 
     @contextmanager
     def use(self) -> Iterator[Tokens]:

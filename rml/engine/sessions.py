@@ -56,16 +56,9 @@ class Sessions:
         return sum(session is not None and not session.closed for session in found)
 
     def open(
-        self,
-        n_ctx: int | None = None,
-        kv_type: str | None = None,
-        n_sequences: int = 1,
-        *,
-        shares: bool = True,
+        self, n_ctx: int | None = None, kv_type: str | None = None, n_sequences: int = 1
     ) -> Session:
         """Open a session that belongs to the caller; `Model.session` says what the arguments mean.
-
-        With `shares` it leaves what it has evaluated for others to find.
 
         Raises
         ------
@@ -80,16 +73,15 @@ class Sessions:
             self._say_once("n_sequences has no effect: sessions take the memory that they need")
         self._require_open()
         with out_of_memory("a session"):
-            return self._opened(n_ctx, self.kv_type if kv_type is None else kv_type, shares)
+            return self._opened(n_ctx, self.kv_type if kv_type is None else kv_type)
 
-    def _opened(self, n_ctx: int | None, kv_type: str, shares: bool) -> Session:
+    def _opened(self, n_ctx: int | None, kv_type: str) -> Session:
         if n_ctx is None:
             n_ctx = self.n_ctx
         else:
             config = self.engine.decoder.config
             n_ctx = checked_context(n_ctx, config, self._checkpoint.path, kv_type=kv_type)
-        sequence = self.engine.new_sequence(kv_type, shares=shares)
-        return Session(self, sequence, n_ctx=n_ctx, kv_type=kv_type)
+        return Session(self, self.engine.new_sequence(kv_type), n_ctx=n_ctx, kv_type=kv_type)
 
     def load(
         self, path: str | os.PathLike[str], n_ctx: int | None = None, kv_type: str | None = None

@@ -13,9 +13,8 @@ __all__ = ["Evaluation", "Outputs", "Work"]
 
 F32 = npt.NDArray[np.float32]
 
-# What is wanted of the tokens: logits behind the last one or behind all, states behind all, or
-# nothing but that they are there.
-Outputs = Literal["last", "all", "states", "none"]
+# What is wanted of the tokens: logits behind the last one or behind all, or states behind all.
+Outputs = Literal["last", "all", "states"]
 
 
 class Work(Protocol):
@@ -26,8 +25,6 @@ class Work(Protocol):
 
     Attributes
     ----------
-    sequence : Sequence
-        Grows by the tokens that were evaluated.
     cancelled : bool
         Set by anybody at any time, also by a signal handler; the engine then ends the work.
     waited : bool
@@ -37,10 +34,13 @@ class Work(Protocol):
         Its owner is at work on it in a thread of his own; the engine then leaves it alone.
     """
 
-    sequence: Sequence
     cancelled: bool
     waited: bool
     held: bool
+
+    @property
+    def sequence(self) -> Sequence:
+        """What grows by the tokens that were evaluated."""
 
     @property
     def ended(self) -> bool:
@@ -103,30 +103,21 @@ class Evaluation:
         Tokens of the vocabulary.
     outputs : str
         See `Outputs`.
-    out : (V,), (n, V), (n, D) or (0,) float32
+    out : (V,), (n, V) or (n, D) float32
         Where to write what is wanted.
-    shares : bool
-        Whether tokens may be taken from others who have evaluated the same: all if nothing is
-        wanted of them, or all but the last.
 
     Attributes
     ----------
     out : ndarray
         As given.
-    n_adopted : int
-        Tokens that were taken from others.
     error : BaseException or None
         What went wrong; then the sequence holds the tokens of the parts before.
     """
 
     held = False
 
-    def __init__(
-        self, sequence: Sequence, ids: Row[int], outputs: Outputs, out: F32, *, shares: bool = False
-    ) -> None:
-        self.sequence = sequence
-        self.n_adopted = 0
-        self._shares = shares
+    def __init__(self, sequence: Sequence, ids: Row[int], outputs: Outputs, out: F32) -> None:
+        self.sequence: Sequence = sequence
         self.cancelled = self.waited = False
         self.error: BaseException | None = None
         self._ids = ids
@@ -151,9 +142,7 @@ class Evaluation:
 
     @property
     def n_shareable(self) -> int:
-        """Tokens before these that have to be evaluated again; of these, if it shares."""
-        if self._shares and self._outputs in {"last", "none"}:
-            return self.n_wanted - (self._outputs == "last")
+        """Tokens before these that have to be evaluated again; these are what was asked for."""
         return max(0, -self.n_done)
 
     @property
@@ -170,12 +159,11 @@ class Evaluation:
         return self._ids[at : at + n]
 
     def adopted(self, n: int) -> None:
-        """Count them."""
-        self.n_adopted += n
+        """Nothing is told of this."""
 
     def deliver(self, n: int, logits: F32 | None, evaluator: Evaluator, first: int) -> None:
         """Copy what is wanted."""
-        if self._outputs in {"last", "none"}:
+        if self._outputs == "last":
             if logits is not None:
                 self.out[:] = logits
             return

@@ -93,6 +93,8 @@ class Timings:
         Milliseconds from the end of the prefill to the end: decoding, sampling and text.
     sampling_ms : float
         The part of `predicted_ms` that went into choosing tokens.
+    queued_ms : float
+        Milliseconds until the first step for it began: others were computed.
     """
 
     cache_n: int
@@ -101,6 +103,7 @@ class Timings:
     predicted_n: int
     predicted_ms: float
     sampling_ms: float
+    queued_ms: float = 0.0
 
     @property
     def prompt_per_second(self) -> float:

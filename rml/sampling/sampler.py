@@ -68,6 +68,8 @@ class Sampler:
         What is in effect.
     seed : int
         As given.
+    surprise_limit : float
+        Mirostat's mu, in bits: all that it has learned from the tokens so far.
 
     Raises
     ------
@@ -109,7 +111,7 @@ class Sampler:
             token_bytes or _no_token_bytes,
         )
         self._n_accepted = 0
-        self._surprise_limit = 2 * self.settings.mirostat_tau  # Mirostat's mu, in bits
+        self.surprise_limit = 2 * self.settings.mirostat_tau  # Mirostat's mu, in bits
         # What Mirostat's last draw was from, until a token is accepted.
         self._drawn_from: Candidates | None = None
         names = _arranged(self.settings)
@@ -174,7 +176,7 @@ class Sampler:
         if self.settings.is_greedy:
             return stages.greedy(candidates)
         if self.settings.mirostat:
-            candidates = stages.limit_surprise(candidates, self._surprise_limit)
+            candidates = stages.limit_surprise(candidates, self.surprise_limit)
             self._drawn_from = candidates
         return stages.draw(candidates, self.chance(Draw.TOKEN))
 
@@ -287,7 +289,7 @@ class Sampler:
         probability = float(candidates.probabilities()[candidates.ids == token].sum())
         if probability > 0:  # else something else than what was drawn: its surprise says nothing
             error = -math.log2(probability) - self.settings.mirostat_tau
-            self._surprise_limit -= self.settings.mirostat_eta * error
+            self.surprise_limit -= self.settings.mirostat_eta * error
 
 
 # Stages that look at what was said before.

@@ -140,10 +140,10 @@ def byte_tokenizer():
 def make_pool():
     """`make_pool(script, n_ctx=64)`: the sessions of a scripted decoder, and the decoder."""
 
-    def make(script, n_ctx=64, n_vocab=N_VOCAB):
+    def make(script, n_ctx=64, n_vocab=N_VOCAB, n_batch=512):
         decoder = FakeDecoder(script, n_vocab)
         checkpoint = SimpleNamespace(path="fake.gguf")
-        engine = Engine(decoder, kv_memory=1 << 20)
+        engine = Engine(decoder, kv_memory=1 << 20, n_batch=n_batch)
         decoder.store = engine.store("f32")
         return Sessions(engine, checkpoint, n_ctx=n_ctx, kv_type="f32"), decoder
 

@@ -99,9 +99,7 @@ def test_b38_and_b40_streams_of_whole_characters(report, cases_dir, make_pool, n
         request = Request.of({"temperature": 0, "max_tokens": n}, SamplingSettings())
         # Behind a token that is no text, as after a beginning-of-text token.
         begin = tokenizer.bos_id if tokenizer.bos_id is not None else tokenizer.eos_id
-        stream = Stream(
-            Prompt([begin]), request, tokenizer, sessions=pool, stop_ids=(), n_batch=512
-        )
+        stream = Stream(Prompt([begin]), request, tokenizer, sessions=pool, stop_ids=())
 
         pieces = list(stream)
 

@@ -61,7 +61,6 @@ def test_questions_asked_at_once_wait_for_what_is_being_computed(model, monkeypa
     assert list(map(what, replies)) == cold
     assert [r.usage.cached_tokens for r in replies] == [0] + [64] * 7
     assert rows[0] == 77
-    assert rows[1] in {7 * 13, 7 * 13 + 1}  # beside the first one's next token
     assert sum(rows) == 77 + 7 * 13 + 8 * 5
 
 
@@ -206,7 +205,7 @@ def test_page_tables_that_are_mixed_up_would_be_found(model, monkeypatch):
     def swapped():
         parts = chosen()
         if len(parts) == 8 and all(len(ids) == 1 for _, ids, *_ in parts):
-            first, second = (work.sequence for work, *_ in parts[:2])
+            first, second = (work.sequence for work, *_ in parts[1:3])
             first.tables[0], second.tables[0] = second.tables[0], first.tables[0]
         return parts
 

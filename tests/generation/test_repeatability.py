@@ -118,7 +118,7 @@ def test_mirostat_moves_with_what_is_accepted():
         sampler = make(settings)
         sampler.sample(row)  # the limit is 2 bits: of 0.5 and 0.25
         sampler.accept(accepted)
-        return sampler._surprise_limit
+        return sampler.surprise_limit
 
     # Among the two they have log2(3/2) and log2(3) bits; each moves by half of what is beyond 1.
     assert limit([0]) == pytest.approx(2 - 0.5 * (np.log2(1.5) - 1), rel=1e-6)

@@ -34,7 +34,7 @@ def start(make_pool, byte_tokenizer):
     """
 
     def make(script, prompt=PROMPT, *, n_ctx=64, n_batch=512, keep=False, **options):
-        pool, decoder = make_pool(script, n_ctx)
+        pool, decoder = make_pool(script, n_ctx, n_batch=n_batch)
         options = {"temperature": 0, "seed": 1, **options}
         where = pool
         if keep:
@@ -45,7 +45,6 @@ def start(make_pool, byte_tokenizer):
             byte_tokenizer,
             sessions=pool,
             stop_ids=byte_tokenizer.stop_ids,
-            n_batch=n_batch,
         )
         return stream, decoder, where
 
@@ -294,9 +293,8 @@ def test_what_the_session_holds_is_not_evaluated_again(start, says, byte_tokeniz
         Prompt(prompt),
         request,
         byte_tokenizer,
-        sessions=stream._sessions,
+        sessions=session._sessions,
         stop_ids={EOS},
-        n_batch=512,
     ).result()
 
     assert reply.text == "Yo"
@@ -317,14 +315,13 @@ def test_a_session_that_was_moved_meanwhile_is_noticed(start, says):
 # ---- leaving early ----
 
 
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("by", ["stream", "session"])
+@pytest.mark.parametrize(("keep", "by"), [(False, "stream"), (True, "stream"), (True, "session")])
 def test_cancel_during_a_step_ends_with_what_was_held_back(start, says, keep, by):
     answer = says("one two", 3)
 
     def script(tokens):
         if bytes(tokens[3:]) == b"one":  # the "e" of "one" waits for a possible "e x"
-            (stream if by == "stream" else stream._session).cancel()
+            (stream if by == "stream" else where).cancel()
         return answer(tokens)
 
     stream, decoder, where = start(script, stop="e x", keep=keep)
