@@ -98,6 +98,8 @@ class Generation:
         What ended it, if it did not end in good order.
     finish_reason : str or None
         Why it ended, else None.
+    listened : bool
+        Whether somebody wants the text that is held back, should it be cancelled.
     owner_due : bool
         Nothing goes on before `run_owner`.
     evaluated : Evaluated or None
@@ -119,7 +121,7 @@ class Generation:
         is_closed: Callable[[], bool],
     ) -> None:
         self.cancelled = self.waited = self.held = False
-        self.owner_due = False
+        self.owner_due, self.listened = False, True
         self.ids: list[int] = []
         self.pieces: list[Delta] = []
         self.error: BaseException | None = None
@@ -486,11 +488,12 @@ class Generation:
         self, reason: FinishReason, stop_reason: str | int | None = None, text: str = ""
     ) -> None:
         """Pass on what was held back; the end is there when `finish_reason` is."""
-        text += self._cut.feed(self._text.flush()) + self._cut.flush()
-        if self._cut.matched is not None:
-            reason, stop_reason = "stop", self._cut.matched
-        if text or self._n_passed_on < len(self.ids):
-            self._pass_on(text)
+        if reason != "cancelled" or self.listened:
+            text += self._cut.feed(self._text.flush()) + self._cut.flush()
+            if self._cut.matched is not None:
+                reason, stop_reason = "stop", self._cut.matched
+            if text or self._n_passed_on < len(self.ids):
+                self._pass_on(text)
         self._ended_at = int(time.time())
         self._stop_reason = stop_reason
         self._give_back()

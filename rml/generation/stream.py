@@ -162,6 +162,7 @@ class Stream:
 
     def close(self) -> None:
         """End the generation if it has not ended, and give its memory back."""
+        self._generation.listened = False
         self.cancel()
         if self._engine.is_leading:  # a signal handler, in the middle of a step: that ends it
             return
