@@ -388,10 +388,15 @@ class Sequence:
 
     def settle(self) -> None:
         """Give back pages that were reserved and not used."""
+        kept = pages_for(len(self.ids))
+        for table in self.tables:
+            if table.size > kept:
+                break
+        else:  # as after most steps
+            return
         with BOOKS:
-            if self.busy:
-                return
-            self.store.release(self.holding, pages_for(len(self.ids)))
+            if not self.busy:
+                self.store.release(self.holding, pages_for(len(self.ids)))
 
     def truncate(self, length: int) -> None:
         """Forget every token from position `length` on.
