@@ -31,6 +31,8 @@ from rml.llm.workspace import LEAST_OUTPUTS, MAX_ROWS
 __all__ = ["Engine"]
 
 
+_PATIENCE = 0.5  # seconds
+
 # What a work has in a step: tokens, the position of the first, whether it wants the last logits.
 _Part = tuple[Work, Row[int], int, bool]
 
@@ -74,6 +76,7 @@ class Engine:
         self._in_step: tuple[Work, ...] = ()
         self._pace = Pace()
         self._torn = False  # a step was interrupted
+        self._short_since: float | None = None  # when the first work found no pages
         self._leader: int | None = None
         self._waiters: list[_Waiter] = []
         self._closed = False
@@ -324,6 +327,8 @@ class Engine:
                 self._pace.note(
                     [len(ids) for _, ids, *_ in parts], time.perf_counter() - self.step_began_at
                 )
+            else:
+                time.sleep(0.0005)  # somebody else has to do something first
             self._torn = False
         finally:
             try:
@@ -406,17 +411,33 @@ class Engine:
             try:
                 work.sequence.reserve(n)
             except OutOfMemory as error:
-                if not self._make_way(work, wanting):
-                    if wanting[0] is work:
-                        work.fail(error)  # alone, and still there is no room
-                    else:
-                        work.sequence.give_way()
-                    return False
+                if self._make_way(work, wanting):
+                    continue
+                if wanting[0] is not work:
+                    work.sequence.give_way()
+                elif self._is_patient():
+                    pass
+                else:
+                    work.fail(error)  # alone, and still there is no room
+                return False
             except Exception as error:  # noqa: BLE001 - raised by whoever waits for this work
                 work.fail(error)
                 return False
             else:
+                self._short_since = None
                 return True
+
+    def _is_patient(self) -> bool:
+        """Whether to wait a little for those who have just got what they waited for.
+
+        Their sequences are theirs until they have looked, and will be free or idle then.
+        """
+        if self._short_since is None:
+            self._short_since = time.monotonic()
+        if time.monotonic() - self._short_since < _PATIENCE:
+            return True
+        self._short_since = None
+        return False
 
     def _make_way(self, work: Work, wanting: list[Work]) -> bool:
         """Have somebody give his pages away for `work`; whether there was one.

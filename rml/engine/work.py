@@ -105,6 +105,8 @@ class Evaluation:
         See `Outputs`.
     out : (V,), (n, V) or (n, D) float32
         Where to write what is wanted.
+    releases : bool
+        Whether the sequence gives its pages back at the end.
 
     Attributes
     ----------
@@ -116,7 +118,16 @@ class Evaluation:
 
     held = False
 
-    def __init__(self, sequence: Sequence, ids: Row[int], outputs: Outputs, out: F32) -> None:
+    def __init__(
+        self,
+        sequence: Sequence,
+        ids: Row[int],
+        outputs: Outputs,
+        out: F32,
+        *,
+        releases: bool = False,
+    ) -> None:
+        self._releases, self._released = releases, False
         self.sequence: Sequence = sequence
         self.cancelled = self.waited = False
         self.error: BaseException | None = None
@@ -133,7 +144,7 @@ class Evaluation:
     @property
     def ended(self) -> bool:
         """Whether all tokens were evaluated, or something went wrong."""
-        return self.error is not None or self.n_done == len(self._ids)
+        return self._released or self.error is not None or self.n_done == len(self._ids)
 
     @property
     def n_wanted(self) -> int:
@@ -178,7 +189,10 @@ class Evaluation:
             evaluator.states_of(first + skipped, first + n, part)
 
     def advance(self) -> None:
-        """Nothing follows from the tokens."""
+        """Give the pages back, if nobody needs them after the end."""
+        if self._releases and self.ended:
+            self._released = True
+            self.sequence.release()
 
     def fail(self, error: BaseException) -> None:
         """End with an error."""

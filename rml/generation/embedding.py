@@ -84,7 +84,7 @@ class _Embedding(Evaluation):
     """The states of a text, pooled as they come."""
 
     def __init__(self, sequence: Sequence, ids: list[int], pooling: Pooling, d_model: int) -> None:
-        super().__init__(sequence, ids, "states", np.empty((0, d_model), np.float32))
+        super().__init__(sequence, ids, "states", np.empty((0, d_model), np.float32), releases=True)
         self.pooled: Wide = np.zeros(d_model)
         # By the number of tokens, since the same ones may come again (see `Work.deliver`).
         self._totals: dict[int, Wide] = {0: np.zeros(d_model)}

@@ -13,6 +13,7 @@ Prompt and completion together hold at most the context. The last token of a com
 evaluated.
 """
 
+import threading
 import time
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Row
@@ -340,7 +341,9 @@ class Generation:
             return
         if self._keeps_evaluated and self.evaluated is None:
             logits, logprobs = self._row.copy(), self._prompt_logprobs
-            self.evaluated = Evaluated(self.sequence.fork(), logits, logprobs, self._n_ctx)
+            fork = self.sequence.fork()
+            fork.gate = threading.Lock()  # nobody works with it, so it may give way
+            self.evaluated = Evaluated(fork, logits, logprobs, self._n_ctx)
         if self._has_user_code and not as_owner and len(self.ids) < self._limit:
             self.owner_due = True
         else:

@@ -75,7 +75,7 @@ class _Scoring(Evaluation):
     """The logprobs of a text's tokens, as their logits come."""
 
     def __init__(self, sequence: Sequence, ids: list[int], top: int, n_vocab: int) -> None:
-        super().__init__(sequence, ids, "all", np.empty((0, n_vocab), np.float32))
+        super().__init__(sequence, ids, "all", np.empty((0, n_vocab), np.float32), releases=True)
         self.entries: list[TokenLogprob | None] = [None]
         self._given = ids
         self._top = top
