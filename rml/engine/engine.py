@@ -177,11 +177,15 @@ class Engine:
         """Have a work in every step from now on, until it has ended or nobody knows it any more."""
         self.require_open()
         with BOOKS:
-            if not any(joined() is work for joined in self._works):
-                self._works.append(weakref.ref(work))
+            for joined in self._works:
+                if joined() is work:
+                    return
+            self._works.append(weakref.ref(work))
 
     def part(self, *works: Work) -> None:
         """Have works in no further step; they may join again."""
+        if not self._works:
+            return
         gone = set(map(id, works))
         with BOOKS:
             self._works = [joined for joined in self._works if id(joined()) not in gone]
@@ -315,18 +319,18 @@ class Engine:
         try:
             if self._torn:  # what was counted in before an interrupt goes on, from the same logits
                 self._torn = False
-                for work in self._joined():
-                    if not (work.ended or work.held or work.n_wanted):
-                        self._advance(work)
+                works = self._joined()
+                self._advance([w for w in works if not (w.ended or w.held or w.n_wanted)])
             self._torn = True
             with BOOKS:
                 parts = self._chosen()
             if parts:
                 with RUNNING:
                     self._run(parts)
-                self._pace.note(
-                    [len(ids) for _, ids, *_ in parts], time.perf_counter() - self.step_began_at
+                n_rows = (
+                    sum(len(ids) for _, ids, *_ in parts) if len(parts) > 1 else len(parts[0][1])
                 )
+                self._pace.note(n_rows, len(parts), time.perf_counter() - self.step_began_at)
             else:
                 time.sleep(0.0005)  # somebody else has to do something first
             self._torn = False
@@ -343,9 +347,10 @@ class Engine:
             for work in self._in_step:  # those whose tokens were not counted in
                 work.sequence.busy = False
                 work.sequence.settle()
-                self._end(work)
+                if work.cancelled:
+                    self._end(work)
             self._in_step = ()
-            self._works = [weakref.ref(work) for work in self._joined() if not work.ended]
+            self._works = [ref for ref in self._works if (w := ref()) is not None and not w.ended]
             for waiter in self._waiters:
                 if waiter.done():
                     waiter.call()
@@ -355,19 +360,29 @@ class Engine:
 
         Whoever leaves afterwards may change the sequence at once, so nothing is asked again.
         """
-        works = self._joined()
-        for work in works:
-            self._end(work)
-        wanting = [work for work in works if not work.ended and work.n_wanted]
-        if wanting:  # all of one cache type: that of the oldest
+        wanting = []
+        for joined in self._works:
+            if (w := joined()) is not None:
+                if w.cancelled:
+                    self._end(w)
+                if not w.ended and w.n_wanted:
+                    wanting.append(w)
+        if len(wanting) > 1:  # all of one cache type: that of the oldest
             wanting = [w for w in wanting if w.sequence.store is wanting[0].sequence.store]
-        if len(wanting) > 1:
             # Those for whom somebody waits have pages first, among them the oldest.
             wanting.sort(key=lambda work: not work.waited)
-        ready = self._ready(wanting)
         parts: list[_Part] = []
-        shares = schedule(ready, self._pace.budget(ready, self.n_batch))
-        for work, n in shares:
+        if len(wanting) == 1 and not wanting[0].n_shareable:  # as in most programs
+            work, total = wanting[0], wanting[0].n_wanted
+            n = min(total, self.n_batch)
+            if self._reserve(work, n, wanting):
+                wants_last = n == total and work.wants_last
+                parts.append((work, work.next_ids(n), len(work.sequence.ids), wants_last))
+                work.sequence.busy = True
+                self._in_step = (work,)
+            return parts
+        ready = self._ready(wanting)
+        for work, n in schedule(ready, self._pace.budget(ready, self.n_batch)):
             if work.ended or not self._reserve(work, n, wanting):
                 continue
             wants_last = n == work.n_wanted and work.wants_last
@@ -494,19 +509,21 @@ class Engine:
                 work.fail(error)
         # Last, and at once for each: after an interrupt before this, its rows are computed again.
         with BOOKS:  # who has left meanwhile may have forgotten what these rows stand on
-            joined = set(map(id, self._joined()))
-            counted = [row for row in rows if id(row[0]) in joined and not row[0].ended]
-            for work, ids, _, _ in counted:
-                work.sequence.commit(ids)
-        for work, *_ in counted:
-            self._advance(work)
+            joined = {id(reference()) for reference in self._works}
+            counted = []
+            for work, ids, _, _ in rows:
+                if id(work) in joined and not work.ended:
+                    work.sequence.commit(ids)
+                    counted.append(work)
+        self._advance(counted)
 
     @staticmethod
-    def _advance(work: Work) -> None:
-        try:
-            work.advance()
-        except Exception as error:  # noqa: BLE001 - raised by whoever waits for this work
-            work.fail(error)
+    def _advance(works: list[Work]) -> None:
+        for work in works:
+            try:
+                work.advance()
+            except Exception as error:  # noqa: BLE001 - raised by whoever waits for this work
+                work.fail(error)
 
     # ---- the end ----
 

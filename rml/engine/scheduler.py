@@ -61,6 +61,8 @@ class Pace:
 
     def budget(self, works: Row[Work], most: int) -> int:
         """Rows of a step of these works, at most `most`."""
+        if len(works) == 1:
+            return most
         n_single = 0
         longer = False
         for work in works:
@@ -75,10 +77,9 @@ class Pace:
             rows = max(rows, int(3 * self._single / self._row))
         return min(most, n_single + rows)
 
-    def note(self, rows: Row[int], seconds: float) -> None:
-        """Learn from a step: the rows of each sequence, and how long it took."""
-        n = sum(rows)
-        if n == len(rows):
+    def note(self, n: int, n_sequences: int, seconds: float) -> None:
+        """Learn from a step: its rows, its sequences, and how long it took."""
+        if n == n_sequences:
             self._single = seconds if self._single is None else _mixed(self._single, seconds)
         elif n >= _LEAST_ROWS:
             row = seconds / n

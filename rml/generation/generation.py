@@ -91,6 +91,10 @@ class Generation:
 
     Attributes
     ----------
+    sequence : Sequence
+        Where it evaluates, once it has begun.
+    has_begun : bool
+        Whether it has a sequence.
     ids : list of int
         The tokens that were accepted.
     pieces : list of Delta
@@ -141,8 +145,8 @@ class Generation:
         self._ends = _end_tokens(request, stop_ids, tokenizer)
         self._banned = [i for i in stop_ids if i < n_tokens] if request.ignore_eos else []
         self._n_tokens, self._n_vocab = n_tokens, n_vocab
-        self._sequence: Sequence | None = None
-        self._owns_sequence = False
+        self.sequence: Sequence  # from `begin` on
+        self.has_begun = self._owns_sequence = False
         self._ahead: int | None = _AHEAD
         self._n_read = self._n_tokens_read = 0
         self._scores_prompt = request.echo and request.logprobs
@@ -180,18 +184,6 @@ class Generation:
 
     # ---- the beginning ----
 
-    @property
-    def sequence(self) -> Sequence:
-        """Where it evaluates, once it has begun."""
-        if self._sequence is None:
-            raise RuntimeError("the generation has not begun")
-        return self._sequence
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether it has a sequence."""
-        return self._sequence is not None
-
     def begin(self, sequence: Sequence, *, is_own: bool, known: Evaluated | None = None) -> None:
         """Have a sequence, which holds a beginning of the prompt.
 
@@ -204,7 +196,6 @@ class Generation:
         known : Evaluated, optional
             What is known of the prompt, all of which `sequence` holds.
         """
-        self._owns_sequence = is_own
         if not is_own and self._ahead is not None:
             self._ahead = 0
         self._n_cached = len(sequence.ids)
@@ -214,7 +205,7 @@ class Generation:
             self._row = known.logits
         elif self._scores_prompt:
             self._prompt_logprobs = [None]
-        self._sequence = sequence
+        self.sequence, self.has_begun, self._owns_sequence = sequence, True, is_own
         if known is not None:
             self.advance()
 
@@ -509,8 +500,8 @@ class Generation:
             self.evaluated = None
 
     def _give_back(self) -> None:
-        if self._owns_sequence and self._sequence is not None:
-            self._sequence.release()
+        if self._owns_sequence:
+            self.sequence.release()
 
     def result(self) -> Completion:
         """Return everything, after the end."""
