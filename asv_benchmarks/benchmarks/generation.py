@@ -110,7 +110,6 @@ class Overhead:
                 tokenizer,
                 sessions=pool,
                 stop_ids=(),
-                n_batch=512,
             ).result()
 
         if generate(5).text != "xxxxx":
