@@ -168,10 +168,12 @@ def test_a_tensor_too_large_to_expand(numpy_refuses, tmp_path):
 @pytest.mark.parametrize(
     ("place", "use"),
     [
-        ("rml.generation.stream.evaluate", lambda model: model.generate("a", max_tokens=2)),
+        ("rml.llm.plan.Plan.run", lambda model: model.generate("a", max_tokens=2)),
+        ("rml.generation.generation.token_logprob", lambda model: model.generate("a", logprobs=1)),
         ("rml.model.score", lambda model: model.score("ab")),
         ("rml.model.embed", lambda model: model.embed("ab")),
-        ("rml.engine.engine.Engine.finish", lambda model: model.generate("a", max_tokens=3)),
+        ("rml.engine.engine.Engine.wait", lambda model: model.generate("a", max_tokens=3)),
+        ("rml.engine.engine.Engine.finish", lambda model: model.session().forward([5])),
         ("rml.engine.session.write_session", lambda model: model.session().save("x")),
         ("rml.engine.sequence.SequenceStore.new", lambda model: model.session()),
         ("rml.tokenizers.tokenizer.as_text", lambda model: model.tokenizer.encode("a")),

@@ -318,7 +318,6 @@ class Engine:
         self.step_began_at = time.perf_counter()
         try:
             if self._torn:  # what was counted in before an interrupt goes on, from the same logits
-                self._torn = False
                 works = self._joined()
                 self._advance([w for w in works if not (w.ended or w.held or w.n_wanted)])
             self._torn = True
@@ -426,7 +425,8 @@ class Engine:
             try:
                 work.sequence.reserve(n)
             except OutOfMemory as error:
-                if self._make_way(work, wanting):
+                behind = wanting[wanting.index(work) + 1 :]
+                if self._make_way(work.sequence, behind):
                     continue
                 if wanting[0] is not work:
                     work.sequence.give_way()
@@ -454,23 +454,44 @@ class Engine:
         self._short_since = None
         return False
 
-    def _make_way(self, work: Work, wanting: list[Work]) -> bool:
-        """Have somebody give his pages away for `work`; whether there was one.
+    def reserve(self, sequence: Sequence, n: int) -> None:
+        """Have pages for `n` tokens of a sequence whose tokens come from elsewhere.
+
+        Raises
+        ------
+        OutOfMemory
+            If there are none, also after those who are idle have given way.
+        """
+        until = time.monotonic() + _PATIENCE
+        while True:
+            with BOOKS:
+                try:
+                    sequence.reserve(n)
+                except OutOfMemory:
+                    if self._make_way(sequence, []):
+                        continue
+                    if time.monotonic() > until:
+                        raise
+                else:
+                    return
+            time.sleep(0.001)
+
+    def _make_way(self, sequence: Sequence, behind: list[Work]) -> bool:
+        """Have somebody give his pages away for a sequence; whether there was one.
 
         In this order: sequences that nobody works with, the least recently used first; works that
-        have to wait for their callers; then those behind `work`, the last one first.
+        have to wait for their callers; then those `behind`, the last one first.
         """
-        store = work.sequence.store
+        store = sequence.store
         idle = [s for s in store.living if s.gate is not None and len(s) and not s.gate.locked()]
         if idle:
             min(idle, key=lambda sequence: sequence.used_at).give_way()
             return True
         works = self._joined()
         paused = [w for w in works if not (w.ended or w.waited or w.n_wanted or w.held)]
-        behind = wanting[wanting.index(work) + 1 :]
-        for other in [*reversed(paused), *reversed(behind)]:
-            if other is not work and other.sequence.store is store and len(other.sequence):
-                other.sequence.give_way()
+        for other in (work.sequence for work in [*reversed(paused), *reversed(behind)]):
+            if other is not sequence and other.store is store and len(other) and not other.busy:
+                other.give_way()
                 return True
         return False
 

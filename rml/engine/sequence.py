@@ -34,6 +34,19 @@ class _Holding:
         self.tables, self.node = tables, node
 
 
+class _Watch(weakref.ref["Sequence"]):
+    """Sees a sequence go. What follows is one call in C, which no interrupt can come into.
+
+    Attributes
+    ----------
+    holding : _Holding
+        What is to be given back then.
+    """
+
+    __slots__ = ("holding",)
+    holding: _Holding
+
+
 class SequenceStore:
     """The sequences of a model and cache type, and the pools that their pages come from.
 
@@ -65,12 +78,17 @@ class SequenceStore:
         self.prefix_cache = prefix_cache
         self.salt = salt
         self.prefixes = Prefixes(self.pools, kept_bytes)
-        self.living: weakref.WeakSet[Sequence] = weakref.WeakSet()
-        # Holdings of all sequences whose pages were not given back, by id.
-        self._holdings: dict[int, _Holding] = {}
-        # Those of sequences that nobody holds any more. A finalizer may come at any moment, so it
-        # takes no lock: what it leaves here is given back when pages are taken the next time.
-        self._orphans: deque[_Holding] = deque()
+        # All sequences whose pages were not given back, by the id of their holding.
+        self._watches: dict[int, _Watch] = {}
+        # Those of them that nobody holds any more. A finalizer may come at any moment, so it takes
+        # no lock: what it leaves here is given back when pages are taken the next time.
+        self._orphans: deque[weakref.ref[Sequence]] = deque()
+
+    @property
+    def living(self) -> list["Sequence"]:
+        """All sequences that somebody holds."""
+        watches = list(self._watches.values())
+        return [sequence for watch in watches if (sequence := watch()) is not None]
 
     @property
     def bytes_per_token(self) -> int:
@@ -100,11 +118,11 @@ class SequenceStore:
     def collect(self) -> None:
         """Give back the pages of sequences that nobody holds."""
         while self._orphans:
-            holding = self._orphans[0]
-            if id(holding) in self._holdings:
-                self.move(holding, self.prefixes.root(self.salt))
-                self.release(holding)
-                del self._holdings[id(holding)]
+            watch = self._orphans[0]
+            if isinstance(watch, _Watch) and id(watch.holding) in self._watches:
+                self.move(watch.holding, self.prefixes.root(self.salt))
+                self.release(watch.holding)
+                del self._watches[id(watch.holding)]
             self._orphans.popleft()
 
     def release(self, holding: _Holding, kept: int = 0) -> None:
@@ -133,14 +151,14 @@ class SequenceStore:
 
     def forget(self, holding: _Holding) -> None:
         """Know nothing of a holding whose pages were not counted in, or not all of them."""
-        self._holdings.pop(id(holding), None)
+        self._watches.pop(id(holding), None)
         self.recount()
 
     def recount(self) -> None:
         """Count all users of pages anew: after an exception (Ctrl-C) in the middle of an entry."""
         with BOOKS:
             # Those of orphans, too: a sequence may go in this moment, in another thread.
-            known = list(self._holdings.values())
+            known = [watch.holding for watch in self._watches.values()]
             self.prefixes.recount(holding.node for holding in known)
             for group, pool in enumerate(self.pools):
                 tables = (holding.tables[group] for holding in known)
@@ -149,10 +167,10 @@ class SequenceStore:
     def enter(self, sequence: "Sequence") -> "Sequence":
         """Know a sequence as living, and its pages as to be given back when it is gone."""
         holding = sequence.holding
-        self.living.add(sequence)
+        watch = _Watch(sequence, self._orphans.append)
+        watch.holding = holding
         self.prefixes.hold(holding.node)
-        self._holdings[id(holding)] = holding
-        weakref.finalize(sequence, self._orphans.append, holding).atexit = False
+        self._watches[id(holding)] = watch
         return sequence
 
 

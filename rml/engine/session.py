@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import NoReturn, Protocol, Self
@@ -391,32 +391,39 @@ class Session:
                 if work.ended:
                     self._cancelled = False
 
-    @contextmanager
-    def use(self) -> Iterator[Tokens]:
+    def use(self) -> "_Use":
         """Work with the sequence: `close` then leaves it to this thread, others are refused."""
+        return _Use(self._take, self._give_back, self._said)
+
+    def _take(self) -> Tokens:
         with BOOKS:  # not while an engine looks at the gate
             free = self._gate.acquire(blocking=False)
         if not free:
+            self._require_open()
             raise ArgumentError(
                 "the session is in use by another thread; fork() makes one for each thread"
             )
-        try:
+        if self._closed:
+            self._give_back()
             self._require_open()
-            yield self._sequence
-        except OutOfMemory:
-            raise
-        except MemoryError as error:
-            raise self._no_room(error) from error
-        except Aborted:
+        return self._sequence
+
+    def _give_back(self) -> None:
+        self._sequence.used_at = time.monotonic()
+        self._gate.release()
+        if self._closed:
+            self._let_go()
+
+    def _said(self, error: BaseException) -> BaseException:
+        """Return what is raised to the caller for an error of a step."""
+        if isinstance(error, MemoryError) and not isinstance(error, OutOfMemory):
+            return self._no_room(error)
+        if isinstance(error, Aborted):
             if self._closed or self.engine.closed:
-                raise ClosedError("the session was closed during a step") from None
+                return ClosedError("the session was closed during a step")
             self._cancelled = False
-            raise Cancelled("the step was given up, since cancel was called") from None
-        finally:
-            self._sequence.used_at = time.monotonic()
-            self._gate.release()
-            if self._closed:
-                self._let_go()
+            return Cancelled("the step was given up, since cancel was called")
+        return error
 
     def _no_room(self, error: MemoryError) -> OutOfMemory:
         """Say what a step that found no memory needed, and which context would leave it some."""
@@ -461,6 +468,33 @@ class Session:
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"position {self.position} of {self.n_ctx}"
         return f"<Session, {state}>"
+
+
+class _Use:
+    """A session in the hands of one thread."""
+
+    __slots__ = ("_give_back", "_said", "_take")
+
+    def __init__(
+        self,
+        take: Callable[[], Tokens],
+        give_back: Callable[[], None],
+        said: Callable[[BaseException], BaseException],
+    ) -> None:
+        self._take, self._give_back, self._said = take, give_back, said
+
+    def __enter__(self) -> Tokens:
+        return self._take()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._give_back()
+        if error is not None and (said := self._said(error)) is not error:
+            raise said from (error if isinstance(error, MemoryError) else None)
 
 
 def forward_together(

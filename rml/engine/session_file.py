@@ -231,6 +231,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 def read_session(
     path: str | os.PathLike[str],
     sequence: Sequence,
+    reserve: Callable[[Sequence, int], None],
     *,
     n_ctx: int,
     kv_type: str,
@@ -246,6 +247,8 @@ def read_session(
         Written by `write_session`.
     sequence : Sequence
         Empty, as it still is after an error.
+    reserve : callable
+        ``reserve(sequence, n)`` has it hold pages for `n` tokens.
     n_ctx : int
         Most tokens that it may hold.
     kv_type, model, compute : str
@@ -298,7 +301,7 @@ def read_session(
                 f"{expected_size}: it was cut or damaged"
             )
         try:
-            sequence.reserve(len(tokens))
+            reserve(sequence, len(tokens))
             for _, part, _ in _stored(sequence, groups):
                 part[...] = np.frombuffer(read(part.nbytes), part.dtype).reshape(part.shape)
             computed = digest.digest()

@@ -41,8 +41,10 @@ class Sessions:
         self.n_vocab, self.d_model = config.n_vocab, config.d_model
         self._checkpoint = checkpoint
         self._said: set[str] = set()
-        # Changed and copied without a lock, which a fork in another thread could leave locked.
-        self._sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
+        # Changed and copied without a lock, which a fork in another thread could leave locked; and
+        # without callbacks, which an interrupt could come into.
+        self._sessions: dict[int, weakref.ref[Session]] = {}
+        self._n_at_most = 16  # entries, before those of sessions that are gone are looked for
 
     @property
     def closed(self) -> bool:
@@ -52,8 +54,11 @@ class Sessions:
     @property
     def n_open(self) -> int:
         """Sessions that are open."""
-        found = [reference() for reference in self._sessions.valuerefs()]
-        return sum(session is not None and not session.closed for session in found)
+        return sum(not session.closed for session in self._living())
+
+    def _living(self) -> list[Session]:
+        found = list(self._sessions.values())
+        return [session for reference in found if (session := reference()) is not None]
 
     def open(
         self, n_ctx: int | None = None, kv_type: str | None = None, n_sequences: int = 1
@@ -93,6 +98,7 @@ class Sessions:
                 read_session(
                     path,
                     sequence,
+                    self.engine.reserve,
                     n_ctx=session.n_ctx,
                     kv_type=session.kv_type,
                     n_vocab=self.n_vocab,
@@ -113,18 +119,23 @@ class Sessions:
 
     def enter(self, session: Session) -> None:
         """Remember a session as one of this model, and close it with the model."""
-        self._sessions[id(session)] = session
+        self._sessions[id(session)] = weakref.ref(session)
+        if len(self._sessions) > self._n_at_most:
+            for key, reference in list(self._sessions.items()):
+                if reference() is None and self._sessions.get(key) is reference:
+                    self._sessions.pop(key, None)
+            self._n_at_most = 2 * len(self._sessions) + 16
 
     def owns(self, session: Session) -> bool:
         """Whether a session is of this model."""
-        return self._sessions.get(id(session)) is session
+        reference = self._sessions.get(id(session))
+        return reference is not None and reference() is session
 
     def close(self) -> None:
         """Close all sessions; twice does nothing."""
         self.engine.close()
-        for reference in self._sessions.valuerefs():
-            if (session := reference()) is not None:
-                session.close()
+        for session in self._living():
+            session.close()
 
     def _say_once(self, message: str) -> None:
         if message not in self._said:

@@ -158,13 +158,13 @@ class Generation:
         self._opened = False  # the prompt was evaluated
         self._torn = False  # an interrupt came while a token was accepted
         self._progress_due = False
-        self._surprise_limits: tuple[int, float] = (0, 0.0)  # after how many tokens
         self._n_dropped = 0  # an end token that was chosen
         self._n_cached = 0
         self._joined_at = self._queued_seconds = 0.0
         self._prefill_seconds = self._decode_seconds = self._sampling_seconds = 0.0
         self._ended_at = 0
         self._make_parts()
+        self._surprise_limits = (0, self._sampler.surprise_limit)  # after how many tokens
 
     def _make_parts(self) -> None:
         """Begin anew with what follows from the tokens."""
@@ -180,7 +180,7 @@ class Generation:
         )
         self._text = self._tokenizer.stream_decoder(previous=self._prompt.ids[-1])
         self._cut = StopFilter(request.stop)
-        self._n_pieces = self._n_passed_on = 0
+        self._n_accepted = self._n_pieces = self._n_passed_on = 0
 
     # ---- the beginning ----
 
@@ -377,7 +377,7 @@ class Generation:
                 if self._request.progress is not None:
                     self._request.progress(len(self.sequence.ids), self._n_prompt)
             if self.cancelled:
-                self._end("cancelled")
+                self.fail(Aborted())
             else:
                 began = time.perf_counter()
                 self._go_on(as_owner=True)
@@ -395,13 +395,14 @@ class Generation:
         """Choose a token of the logits that are there, and accept it."""
         if self._row is None:
             return
+        if self.cancelled:
+            self.fail(Aborted())
+            return
         self._torn = True
         if not self._opened:
             self._open()
         logits, ids = self._row, self.ids
-        if self.cancelled:
-            self._end("cancelled")
-        elif len(ids) >= self._limit:
+        if len(ids) >= self._limit:
             self._end("length", self._limited_by)
         else:
             began = time.perf_counter()
@@ -417,13 +418,13 @@ class Generation:
                     self._logprobs.append(token_logprob(logits, token, top))
                 ids.append(token)
                 self._accept(token)
+                self._surprise_limits = (len(ids), self._sampler.surprise_limit)
         self._row = None
         self._torn = False
 
     def _open(self) -> None:
         """Begin the text behind the prompt."""
         self._sampler.accept(self._prompt.ids)
-        self._surprise_limits = (0, self._sampler.surprise_limit)
         if self._request.echo and (text := self._prompt_text()):
             self._pass_on(text)
         self._opened = True
@@ -433,16 +434,16 @@ class Generation:
         return self._tokenizer.decode(self._prompt.ids) if text is None else text
 
     def _accept(self, token: int) -> None:
-        """Take note of the last of `ids`, and pass its text on."""
+        """Take note of the next of `ids`, and pass its text on."""
         self._sampler.accept([token])
-        self._surprise_limits = (len(self.ids), self._sampler.surprise_limit)
+        self._n_accepted += 1
         text = self._cut.feed(self._text.decode([token]))
         if self._cut.matched is not None:
             self._end("stop", self._cut.matched, text)
             return
         if text:
             self._pass_on(text)
-        if len(self.ids) >= self._limit:
+        if self._n_accepted >= self._limit:
             self._end("length", self._limited_by)
 
     def _mend(self) -> None:
@@ -453,25 +454,23 @@ class Generation:
         known, limit = self._surprise_limits
         self._make_parts()
         if self._opened or self.ids:
-            self._opened = False
             self._open()
-            ids, self.ids = self.ids, []
-            for token in ids:
+            for token in self.ids:
                 # Mirostat learns from the logits of the last token only; the rest is known.
-                if len(self.ids) == known:
+                if self._n_accepted == known:
                     self._sampler.surprise_limit = limit
                     if self._row is not None:
-                        self._sampler.sample(self._row, self._n_prompt + len(self.ids))
-                self.ids.append(token)
+                        self._sampler.sample(self._row, self._n_prompt + known)
                 self._accept(token)
-            if len(ids) == known:
+            if self._n_accepted == known:
                 self._sampler.surprise_limit = limit
-            if len(ids) > known or self.ended:
+            elif self._n_accepted > known or self.ended:
                 self._row = None
+            self._surprise_limits = (self._n_accepted, self._sampler.surprise_limit)
         self._torn = False
 
     def _pass_on(self, text: str) -> None:
-        since, stop = self._n_passed_on, len(self.ids)
+        since, stop = self._n_passed_on, self._n_accepted
         logprobs = self._logprobs[since:stop] if self._request.logprobs else None
         if self._n_pieces == len(self.pieces):  # else it was passed on before an interrupt
             self.pieces.append(Delta(text, self.ids[since:stop], logprobs))
@@ -486,7 +485,7 @@ class Generation:
             text += self._cut.feed(self._text.flush()) + self._cut.flush()
             if self._cut.matched is not None:
                 reason, stop_reason = "stop", self._cut.matched
-            if text or self._n_passed_on < len(self.ids):
+            if text or self._n_passed_on < self._n_accepted:
                 self._pass_on(text)
         self._ended_at = int(time.time())
         self._stop_reason = stop_reason

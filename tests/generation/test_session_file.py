@@ -203,7 +203,7 @@ def of_random_pages(n, *sizes):
 
 
 def read_into(sequence, path):
-    session_file.read_session(path, sequence, n_ctx=64, n_vocab=64, **ABOUT)
+    session_file.read_session(path, sequence, Sequence.reserve, n_ctx=64, n_vocab=64, **ABOUT)
 
 
 def bytes_of(sequence):

@@ -3,9 +3,12 @@
 Ten seconds by default; ``RML_SOAK_SECONDS=600`` soaks for ten minutes.
 """
 
+import asyncio
+import contextlib
 import gc
 import os
 import random
+import signal
 import threading
 import time
 from pathlib import Path
@@ -14,11 +17,12 @@ import numpy as np
 import pytest
 
 import rml
-from rml import ArgumentError, ContextOverflow, RmlError
+from rml import ArgumentError, ClosedError, ContextOverflow, RmlError
 
 LLAMA = Path(__file__).resolve().parents[1] / "fixtures" / "llama" / "model.gguf"
 SECONDS = float(os.environ.get("RML_SOAK_SECONDS", "10"))
-N_THREADS = 4
+N_THREADS = 8
+PAGE = 16 * 128  # bytes of the toy's keys and values, f16
 CHAT = [{"role": "system", "content": "Be kind"}, {"role": "user", "content": "Hello there"}]
 
 BAD = [
@@ -68,6 +72,7 @@ class Soak:
         self.actions = [
             self.generate, self.stream, self.leave, self.cancel, self.keep_a_session, self.fork,
             self.save, self.several, self.answer, self.measure, self.refuse, self.shorten,
+            self.raises, self.close_in_the_middle, self.drop, self.tasks, self.listed,
         ]  # fmt: skip
 
     def run(self, seed, until):
@@ -170,6 +175,62 @@ class Soak:
             return
         self.wrong.append(("not refused", arguments))
 
+    def raises(self, rng):
+        ids, options, _ = self.pick(rng)
+        left = rng.randrange(1, 4)
+
+        def callback(_ids, logits):
+            nonlocal left
+            left -= 1
+            if not left:
+                raise ZeroDivisionError
+            return logits
+
+        try:
+            self.model.generate(ids, logits_processor=callback, **options)
+        except ZeroDivisionError:
+            return
+        self.check("raised nothing", left > 0, True)
+
+    def close_in_the_middle(self, rng):
+        ids, options, expected = self.pick(rng)
+        session = self.model.session()
+        timer = threading.Timer(rng.random() * 0.01, session.close)
+        timer.start()
+        try:
+            reply = self.model.generate(ids, session=session, **options)
+            self.check("before the close", reply.token_ids, expected.token_ids)
+        except ClosedError:
+            pass
+        timer.join()
+
+    def drop(self, rng):
+        ids, options, _ = self.pick(rng)
+        next(self.model.stream(ids, **options), None)
+
+    def tasks(self, rng):
+        picked = [self.pick(rng) for _ in range(3)]
+
+        async def collect(ids, options):
+            return "".join([p.text async for p in self.model.stream(ids, **options)])
+
+        async def main():
+            tasks = [asyncio.ensure_future(collect(ids, options)) for ids, options, _ in picked]
+            gone = tasks.pop()
+            await asyncio.sleep(rng.random() * 0.01)
+            gone.cancel()
+            texts = await asyncio.gather(*tasks)
+            with contextlib.suppress(asyncio.CancelledError):
+                await gone
+            return texts
+
+        self.check("tasks", asyncio.run(main()), [expected.text for *_, expected in picked[:2]])
+
+    def listed(self, rng):
+        ids, options, expected = self.pick(rng)
+        for reply in self.model.generate([ids, ids], **options):
+            self.check("listed", reply.token_ids, expected.token_ids)
+
     def shorten(self, rng):
         ids = [7] * rng.randrange(100, 300)
         reply = self.model.generate(ids, truncate="left", max_tokens=2)
@@ -186,23 +247,47 @@ def resident():
 
 
 def soak(work, seconds):
+    """Work in threads, while Ctrl-C comes again and again to a main thread that generates."""
     until = time.monotonic() + seconds
     threads = [
         threading.Thread(target=work.run, args=(random.random(), until)) for _ in range(N_THREADS)
     ]
     for thread in threads:
         thread.start()
+    rng, interrupted = random.Random(), 0
+    while time.monotonic() < until:
+        ids, options, expected = work.pick(rng)
+        signal.setitimer(signal.ITIMER_REAL, rng.choice([0.001, 0.01, 0.03]))
+        try:
+            reply = work.model.generate(ids, **options)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            work.check("not interrupted", reply.token_ids, expected.token_ids)
+        except KeyboardInterrupt:
+            interrupted += 1
     for thread in threads:
         thread.join()
+    return interrupted
+
+
+@pytest.fixture
+def alarm():
+    """The timer's signal is Ctrl-C."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.slow
-def test_random_requests_leave_right_answers_and_flat_memory(tmp_path):
-    with rml.load(LLAMA, n_batch=16) as model:
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("n_pages", [None, 12])  # ample, and for one request and a half
+def test_random_requests_leave_right_answers_and_flat_memory(tmp_path, n_pages):
+    budget = {} if n_pages is None else {"kv_memory": n_pages * PAGE}
+    with rml.load(LLAMA, n_batch=16, **budget) as model:
         work = Soak(model, tmp_path)
-        soak(work, 0.4 * SECONDS)
+        assert soak(work, 0.2 * SECONDS)
         before = resident()
-        soak(work, 0.6 * SECONDS)
+        soak(work, 0.3 * SECONDS)
         after = resident()
 
         assert work.wrong == []
@@ -211,9 +296,15 @@ def test_random_requests_leave_right_answers_and_flat_memory(tmp_path):
         assert after - before < 8 << 20
         gc.collect()
         assert model._sessions.n_open == 0
-        store = model._sessions.engine.store(model.kv_type)
+        engine = model._sessions.engine
+        assert not [*engine._joined(), *engine._waiters, *engine._in_step]
+        store = engine.store(model.kv_type)
         store.collect()
-        assert store.pools[0].n_used == 0
+        pool = store.pools[0]
+        counts = pool.n_used, pool.n_kept, pool.n_idle, pool.n_free
+        store.recount()
+        assert (pool.n_used, pool.n_kept, pool.n_idle, pool.n_free) == counts
+        assert pool.n_used == 0
         with model.session() as used, rml.load(LLAMA) as fresh, fresh.session() as session:
             ids = list(range(3, 90))
             np.testing.assert_array_equal(
