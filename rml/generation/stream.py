@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import NoReturn, Self
 
-from rml.engine.session import Session
+from rml.engine.session import Session, checked_ids
 from rml.engine.sessions import Sessions
 from rml.errors import ArgumentError, ContextOverflow, RmlError
 from rml.generation.generation import Evaluated, Generation
@@ -61,8 +61,8 @@ class Stream:
     ContextOverflow
         If the prompt is longer than the context.
     ArgumentError
-        If the prompt is empty, or `request` names tokens outside the vocabulary or a session of
-        another model.
+        If the prompt is empty or holds what is no token, or `request` names tokens outside the
+        vocabulary or a session of another model.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Stream:
         n_prompt, session = len(prompt.ids), request.session
         if not n_prompt:
             raise ArgumentError("the prompt has no tokens, but at least one is needed")
+        checked_ids(prompt.ids, sessions.n_vocab)
         if session is not None and not sessions.owns(session):
             raise ArgumentError("the session is of another model, or its model was closed")
         n_ctx = sessions.n_ctx if session is None else session.n_ctx
