@@ -31,7 +31,7 @@ from rml.llm.workspace import LEAST_OUTPUTS, MAX_ROWS
 __all__ = ["Engine"]
 
 
-_PATIENCE = 0.5  # seconds
+_PATIENCE = 5.0  # seconds: a session may be saved to a slow disk meanwhile
 
 # What a work has in a step: tokens, the position of the first, whether it wants the last logits.
 _Part = tuple[Work, Row[int], int, bool]
@@ -430,9 +430,7 @@ class Engine:
                     continue
                 if wanting[0] is not work:
                     work.sequence.give_way()
-                elif self._is_patient():
-                    pass
-                else:
+                elif not self._is_patient(work.sequence):
                     work.fail(error)  # alone, and still there is no room
                 return False
             except Exception as error:  # noqa: BLE001 - raised by whoever waits for this work
@@ -442,11 +440,13 @@ class Engine:
                 self._short_since = None
                 return True
 
-    def _is_patient(self) -> bool:
-        """Whether to wait a little for those who have just got what they waited for.
+    def _is_patient(self, sequence: Sequence) -> bool:
+        """Whether to wait a little for others who are at work with their sequences.
 
-        Their sequences are theirs until they have looked, and will be free or idle then.
+        They have just got what they waited for, or save a session; then they will be idle.
         """
+        if not any(len(other) and other is not sequence for other in sequence.store.living):
+            return False
         if self._short_since is None:
             self._short_since = time.monotonic()
         if time.monotonic() - self._short_since < _PATIENCE:
@@ -470,7 +470,8 @@ class Engine:
                 except OutOfMemory:
                     if self._make_way(sequence, []):
                         continue
-                    if time.monotonic() > until:
+                    others = (s for s in sequence.store.living if len(s) and s is not sequence)
+                    if time.monotonic() > until or not any(others):
                         raise
                 else:
                     return

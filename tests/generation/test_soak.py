@@ -9,6 +9,7 @@ import gc
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -270,8 +271,13 @@ def soak(work, seconds):
 
 
 @pytest.fixture
-def alarm():
-    """The timer's signal is Ctrl-C."""
+def alarm(monkeypatch):
+    """The timer's signal is Ctrl-C.
+
+    It may come into a callback of Python's own (of a WeakSet, say), which then goes on and reports
+    it; pytest would keep the report, with all frames that were running.
+    """
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
