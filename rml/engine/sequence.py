@@ -232,7 +232,8 @@ class Sequence:
     @property
     def owed(self) -> list[int]:
         """Tokens that follow `ids`, but have to be evaluated again: their pages were given away."""
-        return self._had[len(self.ids) :]
+        with BOOKS:
+            return self._had[len(self.ids) :]
 
     @property
     def length(self) -> int:
@@ -402,7 +403,8 @@ class Sequence:
     @property
     def tokens(self) -> list[int]:
         """All tokens, a copy, those that have to be evaluated again included."""
-        return self.ids + self.owed
+        with BOOKS:  # they may become such in this moment
+            return self.ids + self.owed
 
     def settle(self) -> None:
         """Give back pages that were reserved and not used."""
