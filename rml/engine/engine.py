@@ -404,7 +404,9 @@ class Engine:
                     work.adopted(work.sequence.adopt(work.next_ids(work.n_shareable)))
                 except Exception as error:  # noqa: BLE001 - raised by whoever waits for this work
                     work.fail(error)
-                if work.ended or not work.n_wanted:
+                if not (work.ended or work.n_wanted):  # all of it was there
+                    self._advance([work])
+                if work.ended:
                     continue
                 page = work.sequence.next_page(work.next_ids(PAGE_SIZE))
                 if page in coming and work.n_shareable:

@@ -195,9 +195,39 @@ class Session:
         outputs: Outputs,
         out: F32 | None = None,
     ) -> F32:
-        with self.evaluation(ids, outputs, out) as work:
-            self.engine.finish(work)
+        with self.use() as sequence:
+            before, work = sequence.length, self._begun(sequence, ids, outputs, out)
+            try:
+                self.engine.run(work)
+            except BaseException:
+                sequence.truncate(before)
+                raise
+            finally:
+                self._work = None
         return work.out
+
+    def _begun(
+        self,
+        sequence: Tokens,
+        ids: Sequence[int] | npt.NDArray[np.integer],
+        outputs: Outputs,
+        out: F32 | None,
+    ) -> Evaluation:
+        """Check what is to be evaluated; from now on `cancel` finds it."""
+        plain = checked_ids(ids, self.n_vocab)
+        if (needed := sequence.length + len(plain)) > self.n_ctx:
+            raise ContextOverflow(needed, self.n_ctx)
+        shape: tuple[int, ...] = (self.n_vocab,)
+        if outputs != "last":
+            width = self.n_vocab if outputs == "all" else self._sessions.d_model
+            shape = (len(plain), width)
+        if out is None:
+            out = np.empty(shape, np.float32)
+        else:
+            checks.array("out", out, shape, writable=True)
+        self._work = work = Evaluation(sequence, plain, outputs, out)
+        work.cancelled = self._cancelled
+        return work
 
     @contextmanager
     def evaluation(
@@ -226,22 +256,8 @@ class Session:
             As `forward`.
         """
         with self.use() as sequence:
-            plain = checked_ids(ids, self.n_vocab)
-            if (needed := sequence.length + len(plain)) > self.n_ctx:
-                raise ContextOverflow(needed, self.n_ctx)
-            shape: tuple[int, ...] = (self.n_vocab,)
-            if outputs != "last":
-                width = self.n_vocab if outputs == "all" else self._sessions.d_model
-                shape = (len(plain), width)
-            if out is None:
-                out = np.empty(shape, np.float32)
-            else:
-                checks.array("out", out, shape, writable=True)
-            before = sequence.length
-            work = Evaluation(sequence, plain, outputs, out)
+            before, work = sequence.length, self._begun(sequence, ids, outputs, out)
             try:
-                self._work = work
-                work.cancelled = self._cancelled  # before; from now on `cancel` finds the work
                 yield work
                 if work.error is not None:
                     raise work.error  # noqa: TRY301 - undone below, as any other

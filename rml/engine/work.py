@@ -112,6 +112,8 @@ class Evaluation:
     ----------
     out : ndarray
         As given.
+    ended : bool
+        Whether all tokens were evaluated, or something went wrong.
     error : BaseException or None
         What went wrong; then the sequence holds the tokens of the parts before.
     """
@@ -127,7 +129,7 @@ class Evaluation:
         *,
         releases: bool = False,
     ) -> None:
-        self._releases, self._released = releases, False
+        self._releases = releases
         self.sequence: Sequence = sequence
         self.cancelled = self.waited = False
         self.error: BaseException | None = None
@@ -135,6 +137,7 @@ class Evaluation:
         self._start = sequence.length
         self._outputs = outputs
         self.out = out
+        self.ended = not self.n_wanted
 
     @property
     def n_done(self) -> int:
@@ -142,14 +145,9 @@ class Evaluation:
         return len(self.sequence.ids) - self._start
 
     @property
-    def ended(self) -> bool:
-        """Whether all tokens were evaluated, or something went wrong."""
-        return self._released or self.error is not None or self.n_done == len(self._ids)
-
-    @property
     def n_wanted(self) -> int:
         """Tokens that are left."""
-        return len(self._ids) - self.n_done
+        return self._start + len(self._ids) - len(self.sequence.ids)
 
     @property
     def n_shareable(self) -> int:
@@ -189,11 +187,13 @@ class Evaluation:
             evaluator.states_of(first + skipped, first + n, part)
 
     def advance(self) -> None:
-        """Give the pages back, if nobody needs them after the end."""
-        if self._releases and self.ended:
-            self._released = True
-            self.sequence.release()
+        """Note the end, and give the pages back if nobody needs them afterwards."""
+        if not self.n_wanted:
+            self.ended = True
+            if self._releases:
+                self.sequence.release()
 
     def fail(self, error: BaseException) -> None:
         """End with an error."""
         self.error = error
+        self.ended = True
