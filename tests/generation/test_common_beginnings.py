@@ -195,19 +195,3 @@ def test_the_beginning_of_another_arithmetic_would_be_found():
         np.testing.assert_array_equal(evaluated(DOCUMENT), right)
         store.salt = "other"  # a beginning under the wrong salt
         assert not np.array_equal(evaluated(DOCUMENT), right)
-
-
-def test_page_tables_that_are_mixed_up_would_be_found(model, monkeypatch):
-    cold = [what(model.generate(ids, **COLD)) for ids in QUESTIONS]
-    engine = model._sessions.engine
-    chosen = engine._chosen
-
-    def swapped():
-        parts = chosen()
-        if len(parts) == 8 and all(len(ids) == 1 for _, ids, *_ in parts):
-            first, second = (work.sequence for work, *_ in parts[1:3])
-            first.tables[0], second.tables[0] = second.tables[0], first.tables[0]
-        return parts
-
-    monkeypatch.setattr(engine, "_chosen", swapped)
-    assert list(map(what, model.generate(QUESTIONS, **OPTIONS))) != cold

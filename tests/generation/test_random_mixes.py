@@ -82,9 +82,9 @@ def is_beginning(found, whole):
 class Mix:
     """Requests, what each gives alone, and several ways to ask for them."""
 
-    def __init__(self, path, seed, n, **load):
+    def __init__(self, path, seed, n, requests=None, **load):
         rng = random.Random(seed)
-        self.requests = [request_of(rng) for _ in range(n)]
+        self.requests = requests or [request_of(rng) for _ in range(n)]
         load = load | {"n_ctx": 128}
         with rml.load(path, **load | {"prefix_cache": False, "n_threads": 1}) as cold:
             self.alone = []
@@ -250,22 +250,24 @@ def test_a_random_mix_gives_each_request_what_it_gets_alone(path, load, n_pages,
 # ---- what would be wrong is found ----
 
 
-def few():
-    """A mix of long requests, and a model for it."""
-    mix = Mix(FIXTURES / "llama" / "model.gguf", 5, 8)
+def few(requests=None):
+    """A mix of few requests, and a model for it."""
+    mix = Mix(FIXTURES / "llama" / "model.gguf", 5, 8, requests)
     return mix, rml.load(FIXTURES / "llama" / "model.gguf", n_ctx=128)
 
 
 def test_page_tables_that_are_mixed_up_are_found(monkeypatch):
-    mix, model = few()
+    options = {"max_tokens": 12, "ignore_eos": True, "seed": 1, "prefix_cache": False}
+    mix, model = few([([3 + i] * 20, options) for i in range(4)])
     with model:
         engine = model._sessions.engine
-        chosen = engine._chosen
+        chosen, swaps = engine._chosen, []
 
         def swapped():
             parts = chosen()
             work = [work for work, *_ in parts if len(work.sequence) >= 16]
             if len(work) > 1:
+                swaps.append(len(work))
                 tables = [w.sequence.tables[0] for w in work[:2]]
                 first, second = (table[0] for table in tables)
                 tables[0][0], tables[1][0] = second, first
@@ -277,6 +279,7 @@ def test_page_tables_that_are_mixed_up_are_found(monkeypatch):
             pass
         for i, stream in enumerate(streams):
             mix.check(i, stream)
+        assert swaps
         assert mix.wrong
 
 
