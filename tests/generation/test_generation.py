@@ -80,7 +80,7 @@ def test_streams_that_are_read_in_turn_are_computed_together(model, monkeypatch)
                 mine.append(piece)
         if not any(found):
             break
-    assert counts.count(4) > 14
+    assert counts.count(4) >= 8
     for ids, mine, stream in zip(PROMPTS, pieces, streams, strict=True):
         assert what(stream.result()) == alone(ids, **DRAWN)
         assert joined(mine) == stream.result().token_ids
