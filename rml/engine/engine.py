@@ -204,7 +204,7 @@ class Engine:
     @staticmethod
     def _end(work: Work) -> None:
         """End a work that was cancelled, unless its owner is at it."""
-        if work.cancelled and not work.ended and not work.held:
+        if not (work.ended or work.held):
             work.fail(Aborted())
 
     def _joined(self) -> list[Work]:
@@ -237,14 +237,13 @@ class Engine:
                 work.waited = True
                 self.join(work)
             self.wait(done)
-        finally:
-            # Also where all have ended: the leader may not have looked yet, and what an owner does
-            # to a sequence from here on (truncate it, say) would make an ended work look unended.
+        except BaseException:
             try:
                 self.leave(*works)
             except BaseException:  # a second interrupt: a work that stays would harm the others
                 self.leave(*works)
                 raise
+            raise
 
     def wait(self, done: Callable[[], bool]) -> None:
         """Return when `done()` is true, and compute what there is while nobody else does.
@@ -326,10 +325,6 @@ class Engine:
             if parts:
                 with RUNNING:
                     self._run(parts)
-                n_rows = (
-                    sum(len(ids) for _, ids, *_ in parts) if len(parts) > 1 else len(parts[0][1])
-                )
-                self._pace.note(n_rows, len(parts), time.perf_counter() - self.step_began_at)
             else:
                 time.sleep(0.0005)  # somebody else has to do something first
             self._torn = False
@@ -360,26 +355,16 @@ class Engine:
         Whoever leaves afterwards may change the sequence at once, so nothing is asked again.
         """
         wanting = []
-        for joined in self._works:
-            if (w := joined()) is not None:
-                if w.cancelled:
-                    self._end(w)
-                if not w.ended and w.n_wanted:
-                    wanting.append(w)
+        for work in self._joined():
+            if work.cancelled:
+                self._end(work)
+            if not work.ended and work.n_wanted:
+                wanting.append(work)
         if len(wanting) > 1:  # all of one cache type: that of the oldest
             wanting = [w for w in wanting if w.sequence.store is wanting[0].sequence.store]
             # Those for whom somebody waits have pages first, among them the oldest.
             wanting.sort(key=lambda work: not work.waited)
         parts: list[_Part] = []
-        if len(wanting) == 1 and not wanting[0].n_shareable:  # as in most programs
-            work, total = wanting[0], wanting[0].n_wanted
-            n = min(total, self.n_batch)
-            if self._reserve(work, n, wanting):
-                wants_last = n == total and work.wants_last
-                parts.append((work, work.next_ids(n), len(work.sequence.ids), wants_last))
-                work.sequence.busy = True
-                self._in_step = (work,)
-            return parts
         ready = self._ready(wanting)
         for work, n in schedule(ready, self._pace.budget(ready, self.n_batch)):
             if work.ended or not self._reserve(work, n, wanting):
@@ -393,6 +378,8 @@ class Engine:
 
     def _ready(self, wanting: list[Work]) -> list[Work]:
         """Those who can go on now, with what others have computed of theirs taken over."""
+        if len(wanting) == 1 and not wanting[0].n_shareable:  # nobody to wait for or to share with
+            return wanting
         ready: list[Work] = []
         # Pages that the step will compute, or begin: whoever needs the same waits for them.
         coming: set[tuple[int, tuple[int, ...]]] = set()
@@ -447,7 +434,7 @@ class Engine:
 
         They have just got what they waited for, or save a session; then they will be idle.
         """
-        if not any(len(other) and other is not sequence for other in sequence.store.living):
+        if not sequence.store.others_hold(sequence):
             return False
         if self._short_since is None:
             self._short_since = time.monotonic()
@@ -472,8 +459,7 @@ class Engine:
                 except OutOfMemory:
                     if self._make_way(sequence, []):
                         continue
-                    others = (s for s in sequence.store.living if len(s) and s is not sequence)
-                    if time.monotonic() > until or not any(others):
+                    if time.monotonic() > until or not sequence.store.others_hold(sequence):
                         raise
                 else:
                     return
@@ -503,7 +489,8 @@ class Engine:
         evaluator = chosen[0][0].sequence.store.evaluator
         rows: list[tuple[Work, Row[int], int, int | None]] = []
         try:
-            step = evaluator.begin(sum(len(ids) for _, ids, _, _ in chosen))
+            n_rows = sum(len(ids) for _, ids, _, _ in chosen)
+            step = evaluator.begin(n_rows)
             for work, ids, position, wants_last in chosen:
                 first, stop = step.add(ids, position, work.sequence.tables)
                 output = step.want(stop - 1) if wants_last else None
@@ -540,6 +527,7 @@ class Engine:
                     work.sequence.commit(ids)
                     counted.append(work)
         self._advance(counted)
+        self._pace.note(n_rows, len(rows), time.perf_counter() - self.step_began_at)
 
     @staticmethod
     def _advance(works: list[Work]) -> None:

@@ -51,8 +51,9 @@ class Pace:
     """How many rows a step may have, so that running sequences do not have to wait for long.
 
     While a prompt is evaluated beside sequences that go on token by token, a step may last as long
-    as about four steps of theirs. That is estimated from the steps before; what is computed does
-    not depend on it.
+    as about four steps of theirs, or as sixteen rows of the prompt take where that is longer: with
+    fewer, prompts would take too much more time. That is estimated from the steps before; what is
+    computed does not depend on it.
     """
 
     def __init__(self) -> None:

@@ -102,6 +102,10 @@ class SequenceStore:
             self.collect()
             return min(pool.n_obtainable for pool in self.pools) * PAGE_SIZE
 
+    def others_hold(self, sequence: "Sequence") -> bool:
+        """Whether any other sequence has pages."""
+        return any(len(other) and other is not sequence for other in self.living)
+
     def new(self, *, shares: bool = True) -> "Sequence":
         """Make an empty sequence.
 

@@ -164,7 +164,7 @@ class Evaluation:
         if n == len(self._ids) and self.n_done == 0:
             return self._ids
         if (at := self.n_done) < 0:
-            return [*self.sequence.tokens[len(self.sequence.ids) : self._start], *self._ids][:n]
+            return [*self.sequence.owed, *self._ids][:n]
         return self._ids[at : at + n]
 
     def adopted(self, n: int) -> None:
