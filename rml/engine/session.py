@@ -195,25 +195,38 @@ class Session:
         outputs: Outputs,
         out: F32 | None = None,
     ) -> F32:
-        with self.use() as sequence:
-            before, work = sequence.length, self._begun(sequence, ids, outputs, out)
-            try:
-                self.engine.run(work)
-            except BaseException:
-                sequence.truncate(before)
-                raise
-            finally:
-                self._work = None
+        with self.use(undoes=True) as sequence:
+            work = self.evaluation(sequence, ids, outputs, out)
+            self.engine.run(work)
         return work.out
 
-    def _begun(
+    def evaluation(
         self,
         sequence: Tokens,
         ids: Sequence[int] | npt.NDArray[np.integer],
-        outputs: Outputs,
-        out: F32 | None,
+        outputs: Outputs = "last",
+        out: F32 | None = None,
     ) -> Evaluation:
-        """Check what is to be evaluated; from now on `cancel` finds it."""
+        """Make what is to be computed, alone or with that of others (`Engine.run`).
+
+        `cancel` finds it, until the session is given back.
+
+        Parameters
+        ----------
+        sequence : Sequence
+            That of the session, in use.
+        ids : sequence of int, length n
+            At least one token.
+        outputs : str
+            Logits behind the ``"last"`` token or behind ``"all"``, or the ``"states"`` of all.
+        out : ndarray of float32, optional
+            Where to write them.
+
+        Raises
+        ------
+        RmlError
+            As `forward`.
+        """
         plain = checked_ids(ids, self.n_vocab)
         if (needed := sequence.length + len(plain)) > self.n_ctx:
             raise ContextOverflow(needed, self.n_ctx)
@@ -228,44 +241,6 @@ class Session:
         self._work = work = Evaluation(sequence, plain, outputs, out)
         work.cancelled = self._cancelled
         return work
-
-    @contextmanager
-    def evaluation(
-        self,
-        ids: Sequence[int] | npt.NDArray[np.integer],
-        outputs: Outputs = "last",
-        out: F32 | None = None,
-    ) -> Iterator[Evaluation]:
-        """Yield what is to be computed, alone or with that of others (`Engine.finish`).
-
-        When the block ends the tokens are part of the session, or its error is raised. If another
-        error ends it, the session is as it was.
-
-        Parameters
-        ----------
-        ids : sequence of int, length n
-            At least one token.
-        outputs : str
-            Logits behind the ``"last"`` token or behind ``"all"``, or the ``"states"`` of all.
-        out : ndarray of float32, optional
-            Where to write them.
-
-        Raises
-        ------
-        RmlError
-            As `forward`.
-        """
-        with self.use() as sequence:
-            before, work = sequence.length, self._begun(sequence, ids, outputs, out)
-            try:
-                yield work
-                if work.error is not None:
-                    raise work.error  # noqa: TRY301 - undone below, as any other
-            except BaseException:
-                sequence.truncate(before)
-                raise
-            finally:
-                self._work = None
 
     def truncate(self, n: int) -> None:
         """Forget every token from position `n` on.
@@ -397,19 +372,21 @@ class Session:
     def lend(self, work: Work) -> Iterator[Tokens]:
         """Let a work go on in the sequence; `cancel` and `close` end it."""
         with self.use() as sequence:
+            self._work = work
+            if self._cancelled:
+                work.cancelled = True
             try:
-                self._work = work
-                if self._cancelled:
-                    work.cancelled = True
                 yield sequence
             finally:
-                self._work = None
                 if work.ended:
                     self._cancelled = False
 
-    def use(self) -> "_Use":
-        """Work with the sequence: `close` then leaves it to this thread, others are refused."""
-        return _Use(self._take, self._give_back, self._said)
+    def use(self, *, undoes: bool = False) -> "_Use":
+        """Work with the sequence: `close` then leaves it to this thread, others are refused.
+
+        With `undoes`, an error leaves it as long as it was.
+        """
+        return _Use(self._take, self._give_back, self._said, undoes=undoes)
 
     def _take(self) -> Tokens:
         with BOOKS:  # not while an engine looks at the gate
@@ -425,6 +402,7 @@ class Session:
         return self._sequence
 
     def _give_back(self) -> None:
+        self._work = None
         self._sequence.used_at = time.monotonic()
         self._gate.release()
         if self._closed:
@@ -489,18 +467,23 @@ class Session:
 class _Use:
     """A session in the hands of one thread."""
 
-    __slots__ = ("_give_back", "_said", "_take")
+    __slots__ = ("_before", "_give_back", "_said", "_sequence", "_take", "_undoes")
 
     def __init__(
         self,
         take: Callable[[], Tokens],
         give_back: Callable[[], None],
         said: Callable[[BaseException], BaseException],
+        *,
+        undoes: bool,
     ) -> None:
         self._take, self._give_back, self._said = take, give_back, said
+        self._undoes = undoes
 
     def __enter__(self) -> Tokens:
-        return self._take()
+        self._sequence = self._take()
+        self._before = self._sequence.length
+        return self._sequence
 
     def __exit__(
         self,
@@ -508,7 +491,11 @@ class _Use:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._give_back()
+        try:
+            if error is not None and self._undoes:
+                self._sequence.truncate(self._before)
+        finally:
+            self._give_back()
         if error is not None and (said := self._said(error)) is not error:
             raise said from (error if isinstance(error, MemoryError) else None)
 
@@ -551,11 +538,11 @@ def forward_together(
         out = np.empty((len(sessions), n_vocab), np.float32)
     else:
         checks.array("out", out, (len(sessions), n_vocab), writable=True)
-    with ExitStack() as evaluations:
-        works = [
-            evaluations.enter_context(session.evaluation(tokens, out=row))
-            for session, tokens, row in zip(sessions, ids, out, strict=True)
-        ]
+    with ExitStack() as used:
+        works = []
+        for session, tokens, row in zip(sessions, ids, out, strict=True):
+            sequence = used.enter_context(session.use(undoes=True))
+            works.append(session.evaluation(sequence, tokens, out=row))
         engine.run(*works)  # raises within the block, so that none of them keeps its tokens
     return out
 
