@@ -185,7 +185,7 @@ class Generation:
     # ---- the beginning ----
 
     def begin(self, sequence: Sequence, *, is_own: bool, known: Evaluated | None = None) -> None:
-        """Have a sequence, which holds a beginning of the prompt.
+        """Have a sequence; what it holds of the prompt is not evaluated again.
 
         Parameters
         ----------
@@ -198,6 +198,8 @@ class Generation:
         """
         if not is_own and self._ahead is not None:
             self._ahead = 0
+        if known is None:
+            sequence.keep([] if self._scores_prompt else self._prompt.ids[:-1])
         self._n_cached = len(sequence.ids)
         self._joined_at = time.perf_counter()
         if known is not None:
@@ -249,14 +251,12 @@ class Generation:
         if self.owner_due or self._torn or self.ended or self._is_paused:
             return 0
         n = self._n_prompt + len(self.ids) - len(self.sequence.ids)
-        if self._scores_prompt and not self._opened:
-            return min(n, rows_at_once(self._n_vocab))
-        return n
+        return n if self.wants_last else min(n, rows_at_once(self._n_vocab))
 
     @property
     def n_shareable(self) -> int:
         """All but the last, unless every token of the prompt is to be scored."""
-        if not self._request.prefix_cache or (self._scores_prompt and not self._opened):
+        if not (self._request.prefix_cache and self.wants_last):
             return 0
         return max(0, self.n_wanted - 1)
 
@@ -370,7 +370,6 @@ class Generation:
             if self.ended or not self.owner_due:
                 return
             self.held = True
-        began = time.perf_counter()
         try:
             if self._progress_due:
                 self._progress_due = False
@@ -381,13 +380,13 @@ class Generation:
             else:
                 began = time.perf_counter()
                 self._go_on(as_owner=True)
+                if self._opened:
+                    self._decode_seconds += time.perf_counter() - began
         except BaseException as error:
             self.fail(error)
             raise
         finally:
             self.owner_due = self.held = False
-            if self._opened:
-                self._decode_seconds += time.perf_counter() - began
 
     # ---- tokens ----
 

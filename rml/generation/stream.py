@@ -245,8 +245,6 @@ class Stream:
         generation = self._generation
         with session.lend(generation) as sequence:
             if not generation.has_begun:
-                scored = self._request.echo and self._request.logprobs
-                sequence.keep([] if scored else self.prompt_token_ids[:-1])
                 generation.begin(sequence, is_own=False)
                 self._position = sequence.length
             if sequence.length != self._position:
