@@ -5,6 +5,7 @@ fake decoder believes is what the pages hold that it was led to, so a session th
 repeats a token is found out.
 """
 
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -148,6 +149,65 @@ def make_pool():
         return Sessions(engine, checkpoint, n_ctx=n_ctx, kv_type="f32"), decoder
 
     return make
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """`watch(model, note)`: what `note` says of the parts of each step from now on."""
+
+    def start(model, note):
+        engine, noted = model._sessions.engine, []
+        run = engine._run
+
+        def noting(parts):
+            noted.append(note(parts))
+            run(parts)
+
+        monkeypatch.setattr(engine, "_run", noting)
+        return noted
+
+    return start
+
+
+@pytest.fixture
+def pages_in_use():
+    """`pages_in_use(model)`: pages that sequences use; the counts are what the tables say."""
+
+    def count(model):
+        store = model._sessions.engine.store(model.kv_type)
+        store.collect()
+        (pool,) = store.pools
+        before = (pool.n_used, pool.n_kept, pool.n_idle, pool.n_free)
+        store.recount()
+        assert (pool.n_used, pool.n_kept, pool.n_idle, pool.n_free) == before
+        return pool.n_used
+
+    return count
+
+
+@pytest.fixture
+def calls_of_pieces():
+    """`calls_of_pieces(stream, n)`: calls of functions for each of `n` pieces.
+
+    With `counts`, those only of which ``counts(frame)`` is true.
+    """
+
+    def measure(stream, n, counts=lambda _: True):
+        calls = []
+
+        def count(frame, _event, _arg):
+            if counts(frame):
+                calls[-1] += 1
+
+        for _ in range(n):
+            calls.append(0)
+            sys.setprofile(count)
+            next(stream)
+            sys.setprofile(None)
+        stream.close()
+        return calls
+
+    return measure
 
 
 @pytest.fixture

@@ -31,19 +31,6 @@ def n_pages_used(model):
     return store.pools[0].n_used
 
 
-def steps_of(model, monkeypatch):
-    """How many sequences are in each step from now on."""
-    engine, counts = model._sessions.engine, []
-    run = engine._run
-
-    def counted(rows):
-        counts.append(len(rows))
-        run(rows)
-
-    monkeypatch.setattr(engine, "_run", counted)
-    return counts
-
-
 def what(completion):
     return (
         completion.token_ids,
@@ -55,9 +42,9 @@ def what(completion):
 
 
 @pytest.mark.parametrize("options", [{"temperature": 0, "max_tokens": 12}, DRAWN])
-def test_each_prompt_gets_what_it_gets_alone(model, monkeypatch, options):
+def test_each_prompt_gets_what_it_gets_alone(model, watch, options):
     alone = [model.generate(ids, **options) for ids in PROMPTS]
-    counts = steps_of(model, monkeypatch)
+    counts = watch(model, len)
 
     together = model.generate(PROMPTS, **options)
 
@@ -81,11 +68,11 @@ def test_parts_of_prompts_and_echo_change_nothing(n_batch):
         assert one.prompt_logprobs == other.prompt_logprobs
 
 
-def test_prompts_that_do_not_fit_together_take_turns(monkeypatch):
+def test_prompts_that_do_not_fit_together_take_turns(watch):
     with rml.load(LLAMA, kv_type="f32", kv_memory=64 * BYTES_PER_TOKEN) as model:
         prompts = [[i] * 20 for i in range(3, 8)]  # 32 positions each, so two at a time
         alone = [model.generate(ids, **DRAWN) for ids in prompts]
-        counts = steps_of(model, monkeypatch)
+        counts = watch(model, len)
         assert list(map(what, model.generate(prompts, **DRAWN))) == list(map(what, alone))
         assert set(counts) == {1, 2}
         # Memory that an idle session holds is there for them, and the session goes on all the same.
@@ -99,34 +86,34 @@ def test_prompts_that_do_not_fit_together_take_turns(monkeypatch):
         assert n_pages_used(model) == 0
 
 
-def test_a_hundred_prompts(model, monkeypatch):
+def test_a_hundred_prompts(model, watch):
     prompts = [[3 + i % 200, 5] for i in range(100)]
     options = DRAWN | {"max_tokens": 3}
     alone = [model.generate(ids, **options) for ids in prompts]
-    counts = steps_of(model, monkeypatch)
+    counts = watch(model, len)
     assert list(map(what, model.generate(prompts, **options))) == list(map(what, alone))
     assert max(counts) == 32
     assert sum(counts) == 3 * len(prompts)
 
 
-def test_a_place_that_is_free_is_taken_before_the_others_end(model, monkeypatch):
+def test_a_place_that_is_free_is_taken_before_the_others_end(model, monkeypatch, watch):
     monkeypatch.setattr("rml.generation.batch._MOST_STREAMS", 2)
     ends = model.generate([7], temperature=0, max_tokens=4, ignore_eos=True).token_ids[1]
     prompts = [[3, 5], [7], [11], [13]]
     options = {"temperature": 0, "max_tokens": 8, "ignore_eos": True, "stop_token_ids": [ends]}
     alone = [model.generate(ids, **options) for ids in prompts]
     assert alone[1].finish_reason == "stop"
-    counts = steps_of(model, monkeypatch)
+    counts = watch(model, len)
     assert list(map(what, model.generate(prompts, **options))) == list(map(what, alone))
     assert len(counts) < sum(len(c.token_ids) for c in alone)
     assert counts[:-8] == [2] * len(counts[:-8])
 
 
-def test_continuations_of_one_prompt_begin_as_forks(model, monkeypatch):
+def test_continuations_of_one_prompt_begin_as_forks(model, watch):
     prompt = list(range(20, 60))
     cold = DRAWN | {"prefix_cache": False}
     alone = [model.generate(prompt, **cold | {"seed": 9 + i}) for i in range(4)]
-    counts = steps_of(model, monkeypatch)
+    counts = watch(model, len)
 
     several = model.generate(prompt, n=4, **DRAWN)
 
@@ -249,10 +236,10 @@ def test_texts_of_a_table(model):
     ]
 
 
-def test_tasks_share_steps_and_leave_the_default_executor_alone(model, monkeypatch):
+def test_tasks_share_steps_and_leave_the_default_executor_alone(model, watch):
     options = {"max_tokens": 40, "temperature": 1, "ignore_eos": True}
     alone = [model.generate("Hello", seed=i, **options).text for i in range(12)]
-    counts = steps_of(model, monkeypatch)
+    counts = watch(model, len)
 
     async def collect(i):
         return "".join([p.text async for p in model.stream("Hello", seed=i, **options)])
@@ -272,10 +259,10 @@ def test_tasks_share_steps_and_leave_the_default_executor_alone(model, monkeypat
     assert n_pages_used(model) == 0
 
 
-def test_texts_are_scored_together(model, monkeypatch):
+def test_texts_are_scored_together(model, watch):
     alone = [model.score(ids, top_logprobs=2) for ids in PROMPTS]
     assert alone[1].logprobs == [None]
-    counts = steps_of(model, monkeypatch)
+    counts = watch(model, len)
     together = model.score(PROMPTS, top_logprobs=2)
     assert together == alone
     assert counts == [len(PROMPTS)]

@@ -27,26 +27,18 @@ def model(request):
         yield model
 
 
-def rows_of(model, monkeypatch):
-    """How many rows each step has from now on."""
-    engine, rows = model._sessions.engine, []
-    run = engine._run
-
-    def counted(parts):
-        rows.append(sum(len(ids) for _, ids, *_ in parts))
-        run(parts)
-
-    monkeypatch.setattr(engine, "_run", counted)
-    return rows
+def n_rows(parts):
+    """Rows of a step."""
+    return sum(len(ids) for _, ids, *_ in parts)
 
 
 def what(completion):
     return completion.token_ids, completion.logprobs, completion.text
 
 
-def test_questions_about_one_text(model, monkeypatch):
+def test_questions_about_one_text(model, watch):
     cold = [what(model.generate(ids, **COLD)) for ids in QUESTIONS]
-    rows = rows_of(model, monkeypatch)
+    rows = watch(model, n_rows)
     replies = [model.generate(ids, **OPTIONS) for ids in QUESTIONS]
     assert list(map(what, replies)) == cold
     assert [r.usage.cached_tokens for r in replies] == [0] + [64] * 7
@@ -54,9 +46,9 @@ def test_questions_about_one_text(model, monkeypatch):
     assert sum(rows) == 77 + 7 * 13 + 8 * 5
 
 
-def test_questions_asked_at_once_wait_for_what_is_being_computed(model, monkeypatch):
+def test_questions_asked_at_once_wait_for_what_is_being_computed(model, watch):
     cold = [what(model.generate(ids, **COLD)) for ids in QUESTIONS]
-    rows = rows_of(model, monkeypatch)
+    rows = watch(model, n_rows)
     replies = model.generate(QUESTIONS, **OPTIONS)
     assert list(map(what, replies)) == cold
     assert [r.usage.cached_tokens for r in replies] == [0] + [64] * 7

@@ -1,6 +1,5 @@
 """A request does not have to wait for long because of others, nor a stream because of a prompt."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +13,9 @@ LONG = [int(i) for i in np.random.default_rng(0).integers(3, 288, 2000)]
 OPTIONS = {"temperature": 0, "ignore_eos": True}
 
 
-class Watched:
-    """A model whose steps are noted: the rows of each of its sequences."""
-
-    def __init__(self, model, monkeypatch):
-        self.steps = []
-        engine = model._sessions.engine
-        run = engine._run
-
-        def noted(parts):
-            self.steps.append({id(work): len(ids) for work, ids, *_ in parts})
-            run(parts)
-
-        monkeypatch.setattr(engine, "_run", noted)
+def rows_of_each(parts):
+    """How many rows of a step each work has."""
+    return {id(work): len(ids) for work, ids, *_ in parts}
 
 
 @pytest.fixture
@@ -35,19 +24,19 @@ def model():
         yield model
 
 
-def test_a_short_request_beside_a_long_prompt(model, monkeypatch):
-    watched = Watched(model, monkeypatch)
+def test_a_short_request_beside_a_long_prompt(model, watch):
+    steps = watch(model, rows_of_each)
     long = model.stream(LONG, max_tokens=1, **OPTIONS)
     short = model.stream([3, 5, 7], max_tokens=8, **OPTIONS)
     engine = model._sessions.engine
     with long.at_work():
-        engine.wait(lambda: len(watched.steps) == 5)
+        engine.wait(lambda: len(steps) == 5)
         assert not long.ended
-        began = len(watched.steps)
+        began = len(steps)
         next(short)
-        assert len(watched.steps) - began <= 6
+        assert len(steps) - began <= 6
         rest = short.result()
-        assert len(watched.steps) - began <= 6 + 8
+        assert len(steps) - began <= 6 + 8
         assert not long.ended
         engine.wait(lambda: long.ended)
     with rml.load(LLAMA, n_ctx=4096, prefix_cache=False) as alone:
@@ -55,26 +44,26 @@ def test_a_short_request_beside_a_long_prompt(model, monkeypatch):
         assert long.result().token_ids == alone.generate(LONG, max_tokens=1, **OPTIONS).token_ids
 
 
-def test_a_running_stream_is_in_every_step_of_a_prompt(model, monkeypatch):
-    watched = Watched(model, monkeypatch)
+def test_a_running_stream_is_in_every_step_of_a_prompt(model, watch):
+    steps = watch(model, rows_of_each)
     running = model.stream([3, 5, 7], max_tokens=500, **OPTIONS)
     next(running)
     running.read_all()
-    watched.steps.clear()
+    steps.clear()
     model.generate(LONG, max_tokens=1, **OPTIONS)
     mine = id(running._generation)
-    prompt = [sum(step.values()) - step.get(mine, 0) for step in watched.steps]
+    prompt = [sum(step.values()) - step.get(mine, 0) for step in steps]
     assert sum(prompt) == len(LONG)
-    assert all(step.get(mine) == 1 for step in watched.steps)
+    assert all(step.get(mine) == 1 for step in steps)
     assert max(prompt) <= 64 - 1
     running.close()
 
 
-def test_many_prompts_share_the_rows_of_a_step(model, monkeypatch):
-    watched = Watched(model, monkeypatch)
+def test_many_prompts_share_the_rows_of_a_step(model, watch):
+    steps = watch(model, rows_of_each)
     prompts = [[5 + i, *LONG[i : i + 200]] for i in range(4)]
     model.generate(prompts, max_tokens=1, **OPTIONS)
-    assert set(watched.steps[0].values()) == {16}
+    assert set(steps[0].values()) == {16}
 
 
 class Wanting:
@@ -119,22 +108,16 @@ def test_the_pace_follows_what_it_sees():
     assert pace.budget([Wanting(1), Wanting(900)], 512) > 4 * slow
 
 
-def test_the_work_of_a_step_stays_flat(model):
+def test_the_work_of_a_step_stays_flat(model, calls_of_pieces):
     """Calls of a late step are as many as of an early one, with beginnings that are shared."""
     model.generate(LONG, max_tokens=1, **OPTIONS)
     stream = model.stream(LONG[:40], max_tokens=3900, **OPTIONS)
-    counts, package = [], str(Path(rml.__file__).parent)
+    package = str(Path(rml.__file__).parent)
 
-    def count(frame, _event, _arg):
+    def is_ours(frame):
         file = frame.f_code.co_filename
-        if file.startswith(package) and "_kernels" not in file:
-            counts[-1] += 1
+        return file.startswith(package) and "_kernels" not in file
 
-    for _ in range(1000):
-        counts.append(0)
-        sys.setprofile(count)
-        next(stream)
-        sys.setprofile(None)
-    stream.close()
+    counts = calls_of_pieces(stream, 1000, is_ours)
     assert np.median(counts[-320:]) <= 1.02 * np.median(counts[40:360])
     assert sum(counts[-320:]) <= 1.05 * sum(counts[40:360])

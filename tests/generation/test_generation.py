@@ -26,19 +26,6 @@ def model():
         yield model
 
 
-def steps_of(model, monkeypatch):
-    """How many sequences are in each step from now on."""
-    engine, counts = model._sessions.engine, []
-    run = engine._run
-
-    def counted(parts):
-        counts.append(len(parts))
-        run(parts)
-
-    monkeypatch.setattr(engine, "_run", counted)
-    return counts
-
-
 def what(completion):
     return completion.token_ids, completion.text, completion.logprobs, completion.finish_reason
 
@@ -69,8 +56,8 @@ def in_threads(calls):
 # ---- joining ----
 
 
-def test_streams_that_are_read_in_turn_are_computed_together(model, monkeypatch):
-    counts = steps_of(model, monkeypatch)
+def test_streams_that_are_read_in_turn_are_computed_together(model, watch):
+    counts = watch(model, len)
     streams = [model.stream(ids, **DRAWN) for ids in PROMPTS]
     pieces = [[] for _ in streams]
     while True:
@@ -86,9 +73,9 @@ def test_streams_that_are_read_in_turn_are_computed_together(model, monkeypatch)
         assert joined(mine) == stream.result().token_ids
 
 
-def test_streams_of_many_threads_share_steps(model, monkeypatch):
+def test_streams_of_many_threads_share_steps(model, watch):
     prompts = [[5 + i, 9] for i in range(8)]
-    counts = steps_of(model, monkeypatch)
+    counts = watch(model, len)
     barrier = threading.Barrier(8)
 
     def read(ids):
@@ -103,8 +90,8 @@ def test_streams_of_many_threads_share_steps(model, monkeypatch):
     assert len(counts) < 8 * 20  # who comes late may find the others done
 
 
-def test_a_stream_that_nobody_reads_pauses_and_goes_on(model, monkeypatch):
-    counts = steps_of(model, monkeypatch)
+def test_a_stream_that_nobody_reads_pauses_and_goes_on(model, watch):
+    counts = watch(model, len)
     idle = model.stream([3, 5], **DRAWN)
     first = next(idle)
     reply = model.generate([11], **DRAWN)
@@ -127,12 +114,12 @@ def test_in_a_session_nothing_runs_ahead(model):
         assert read + rest == alone([3, 5], **DRAWN)[0]
 
 
-def test_a_stream_that_is_let_go_leaves_the_steps(model, monkeypatch):
+def test_a_stream_that_is_let_go_leaves_the_steps(model, watch):
     stream = model.stream([3, 5], **DRAWN)
     next(stream)
     del stream
     gc.collect()
-    counts = steps_of(model, monkeypatch)
+    counts = watch(model, len)
     model.generate([11], **DRAWN)
     assert set(counts) == {1}
     store = model._sessions.engine.store("f16")

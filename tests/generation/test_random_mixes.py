@@ -210,18 +210,6 @@ class Mix:
         assert not any(thread.is_alive() for thread in threads)
 
 
-def is_in_order(model):
-    """Whether no page is in use, and what is counted is what there is."""
-    store = model._sessions.engine.store(model.kv_type)
-    store.collect()
-    pool = store.pools[0]
-    before = (pool.n_used, pool.n_kept, pool.n_idle, pool.n_free)
-    store.recount()
-    assert (pool.n_used, pool.n_kept, pool.n_idle, pool.n_free) == before
-    return pool.n_used == model._sessions.n_open == 0
-
-
-PAGES = {"f16": 1, "f32": 2, "int8": 0.75}  # of sixteen tokens, beside those of f16
 MIXES = [
     ("llama/model.gguf", {"kv_type": "f32", "n_batch": 16}, None),
     ("llama/model-q4_0.gguf", {"kv_type": "f16", "n_batch": 512}, None),
@@ -234,7 +222,9 @@ MIXES = [
 
 @pytest.mark.parametrize(("path", "load", "n_pages"), MIXES[:3] if PURE else MIXES)
 @pytest.mark.parametrize("n_threads", [2] if PURE else [1, 2])
-def test_a_random_mix_gives_each_request_what_it_gets_alone(path, load, n_pages, n_threads):
+def test_a_random_mix_gives_each_request_what_it_gets_alone(
+    path, load, n_pages, n_threads, pages_in_use
+):
     path = FIXTURES / path
     mix = Mix(path, n_threads, 6 if PURE else 24, **load)
     if n_pages is not None:  # about one request and a half
@@ -244,7 +234,7 @@ def test_a_random_mix_gives_each_request_what_it_gets_alone(path, load, n_pages,
     with rml.load(path, n_threads=n_threads, n_ctx=128, **load) as model:
         mix.run(model, 1, 2 if PURE else 12, 5)
         assert mix.wrong == []
-        assert is_in_order(model)
+        assert pages_in_use(model) == model._sessions.n_open == 0
 
 
 # ---- what would be wrong is found ----

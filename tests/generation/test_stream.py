@@ -601,24 +601,12 @@ def test_the_same_seed_gives_the_same_text_streamed_or_not(start):
     assert streamed != run(4).result().token_ids
 
 
-def test_work_for_a_token_does_not_grow_with_the_text(start):
+def test_work_for_a_token_does_not_grow_with_the_text(start, calls_of_pieces):
     """Calls for late tokens are as many as for early ones, but for a buffer that grows."""
-    import sys
-
     stream, *_ = start(
         lambda tokens: 65, n_ctx=10**6, temperature=1, top_k=1, repeat_penalty=1.1, stop="AB"
     )
-    counts = []
-
-    def count(frame, event, arg):
-        counts[-1] += 1
-
-    for _ in range(600):
-        counts.append(0)
-        sys.setprofile(count)
-        next(stream)
-        sys.setprofile(None)
-    stream.close()
+    counts = calls_of_pieces(stream, 600)
 
     assert np.median(counts[500:]) <= np.median(counts[100:200])
     assert sum(counts[500:]) <= 1.01 * sum(counts[100:200])
