@@ -186,26 +186,25 @@ def pages_in_use():
 
 
 @pytest.fixture
-def calls_of_pieces():
-    """`calls_of_pieces(stream, n)`: calls of functions for each of `n` pieces.
+def calls_of():
+    """`calls_of(do)`: how many functions are called while `do` runs.
 
     With `counts`, those only of which ``counts(frame)`` is true.
     """
 
-    def measure(stream, n, counts=lambda _: True):
-        calls = []
+    def measure(do, counts=lambda _: True):
+        n = 0
 
         def count(frame, _event, _arg):
-            if counts(frame):
-                calls[-1] += 1
+            nonlocal n
+            n += counts(frame)
 
-        for _ in range(n):
-            calls.append(0)
-            sys.setprofile(count)
-            next(stream)
+        sys.setprofile(count)
+        try:
+            do()
+        finally:
             sys.setprofile(None)
-        stream.close()
-        return calls
+        return n
 
     return measure
 

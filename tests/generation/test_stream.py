@@ -601,12 +601,13 @@ def test_the_same_seed_gives_the_same_text_streamed_or_not(start):
     assert streamed != run(4).result().token_ids
 
 
-def test_work_for_a_token_does_not_grow_with_the_text(start, calls_of_pieces):
+def test_work_for_a_token_does_not_grow_with_the_text(start, calls_of):
     """Calls for late tokens are as many as for early ones, but for a buffer that grows."""
     stream, *_ = start(
         lambda tokens: 65, n_ctx=10**6, temperature=1, top_k=1, repeat_penalty=1.1, stop="AB"
     )
-    counts = calls_of_pieces(stream, 600)
+    counts = [calls_of(lambda: next(stream)) for _ in range(600)]
+    stream.close()
 
     assert np.median(counts[500:]) <= np.median(counts[100:200])
     assert sum(counts[500:]) <= 1.01 * sum(counts[100:200])
