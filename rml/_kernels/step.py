@@ -85,7 +85,7 @@ class Step:
 
     def clear(self) -> None:
         """Begin anew: no rows."""
-        self.counts[:] = 0
+        self.counts.fill(0)
         for tables in self._tables:
             tables.clear()
 

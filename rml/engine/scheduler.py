@@ -30,9 +30,9 @@ def schedule(works: Row[_W], budget: int) -> list[tuple[_W, int]]:
     list of (Work, int)
         How many rows each gets, in the order of `works`.
     """
+    if len(works) == 1:  # nobody to share with, as in most programs
+        return [(works[0], n)] if (n := min(works[0].n_wanted, budget)) else []
     wanted = [(work, work.n_wanted) for work in works]
-    if len(wanted) == 1:  # nobody to share with, as in most programs
-        return [(work, min(n, budget)) for work, n in wanted if n]
     longer = [(work, n) for work, n in wanted if n > 1]
     oldest = next((n for _, n in wanted if n), 0)
     kept = 1 if longer and (budget > 1 or oldest > 1) else 0

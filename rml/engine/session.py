@@ -20,7 +20,7 @@ from rml.engine.work import Evaluation, Outputs, Work
 from rml.errors import ArgumentError, Cancelled, ClosedError, ContextOverflow, OutOfMemory
 from rml.llm.memory import largest_context
 from rml.llm.plan import Aborted, Plan
-from rml.llm.workspace import MAX_ROWS
+from rml.llm.workspace import MAX_ROWS, aligned
 from rml.memory_room import available, bytes_asked, no_room
 from rml.ranges import integer, listed
 
@@ -171,7 +171,7 @@ class Session:
             As `forward`.
         """
         if self._logits is None:
-            self._logits = np.empty(self.n_vocab, np.float32)
+            self._logits = aligned(self.n_vocab)
         return self._evaluated([token], "last", self._logits)
 
     def hidden_states(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> F32:
@@ -538,6 +538,9 @@ def forward_together(
         out = np.empty((len(sessions), n_vocab), np.float32)
     else:
         checks.array("out", out, (len(sessions), n_vocab), writable=True)
+    if len(sessions) == 1:
+        sessions[0].forward(ids[0], out=out[0])
+        return out
     with ExitStack() as used:
         works = []
         for session, tokens, row in zip(sessions, ids, out, strict=True):

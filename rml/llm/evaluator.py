@@ -86,9 +86,9 @@ class Evaluator:
         return w.plan
 
     @property
-    def logits(self) -> F32:
-        """Logits of the rows that were wanted, (n_outputs, V) or more; the next step overwrites."""
-        return self._workspace.logits
+    def logits(self) -> Sequence[F32]:
+        """Logits of the rows that were wanted, (V,) each; the next step overwrites them."""
+        return self._workspace.logits_rows
 
     def logits_of(self, start: int, stop: int, out: F32) -> None:
         """Write logits of the rows ``start <= row < stop`` of the step that has run.
