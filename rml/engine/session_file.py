@@ -45,9 +45,10 @@ from rml._kernels.pages import PAGE_SIZE, pages_for
 from rml.engine.sequence import Sequence
 from rml.errors import CheckpointError, ContextOverflow, SaveError
 from rml.files import Checkpoint
+from rml.files.limits import MAX_JSON_BYTES
 from rml.files.mapped import file_size
 from rml.files.paths import given_path
-from rml.files.strict_json import MAX_JSON_BYTES, parse_json
+from rml.files.strict_json import parse_json
 from rml.llm.config import ModelConfig
 
 __all__ = ["fingerprint", "read_session", "write_session"]

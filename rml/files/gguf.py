@@ -27,7 +27,14 @@ from typing import Any, NamedTuple
 from rml._kernels.block_formats import FORMATS_BY_ID, RETIRED_IDS
 from rml.errors import CheckpointError, UnsupportedModel
 from rml.files.gguf_values import Cursor, read_value, type_name
-from rml.files.mapped import MAX_VALUES, Contents, MappedFile, Tensor
+from rml.files.limits import (
+    MAX_GGUF_ALIGNMENT,
+    MAX_GGUF_DIMS,
+    MAX_GGUF_KEY_BYTES,
+    MAX_GGUF_NAME_BYTES,
+    MAX_TENSOR_VALUES,
+)
+from rml.files.mapped import Contents, MappedFile, Tensor
 from rml.files.paths import is_there
 from rml.files.read_only import ReadOnly
 
@@ -35,12 +42,6 @@ __all__ = ["MAGIC", "first_part_name", "read_gguf"]
 
 MAGIC = b"GGUF"
 
-# Limits of the format.
-_MAX_DIMS = 4
-_MAX_NAME_BYTES = 64
-_MAX_KEY_BYTES = 65535
-# Larger ones have no use: pages have 4 KB to 64 KB.
-_MAX_ALIGNMENT = 1 << 20
 _DEFAULT_ALIGNMENT = 32
 
 # The least bytes that one entry takes: shortest name, smallest value, no dimensions.
@@ -153,7 +154,7 @@ def _read_counts(cursor: Cursor) -> tuple[int, int]:
 def _read_metadata(cursor: Cursor, n_keys: int) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     for number in range(n_keys):
-        key = cursor.name(f"the name of metadata key {number}", _MAX_KEY_BYTES)
+        key = cursor.name(f"the name of metadata key {number}", MAX_GGUF_KEY_BYTES)
         if not key:
             cursor.fail(f"metadata key {number} of {n_keys} has an empty name: the file is broken")
         if key in metadata:
@@ -169,9 +170,10 @@ def _read_metadata(cursor: Cursor, n_keys: int) -> dict[str, Any]:
 
 def _alignment(cursor: Cursor, metadata: Mapping[str, Any]) -> int:
     alignment: int = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
-    if alignment.bit_count() != 1 or alignment > _MAX_ALIGNMENT:
+    if alignment.bit_count() != 1 or alignment > MAX_GGUF_ALIGNMENT:
         cursor.fail(
-            f"general.alignment is {alignment}; a power of two up to {_MAX_ALIGNMENT} is expected"
+            f"general.alignment is {alignment}; a power of two up to {MAX_GGUF_ALIGNMENT} is "
+            "expected"
         )
     return alignment
 
@@ -180,14 +182,14 @@ def _read_tensor_table(cursor: Cursor, n_tensors: int, alignment: int) -> Iterat
     """Read the table, checking each entry by itself."""
     names: set[str] = set()
     for number in range(n_tensors):
-        name = cursor.name(f"the name of tensor {number}", _MAX_NAME_BYTES)
+        name = cursor.name(f"the name of tensor {number}", MAX_GGUF_NAME_BYTES)
         if name in names:
             cursor.fail(f"the tensor {name!r} occurs twice")
         names.add(name)
         what = f"tensor {name!r}"
         n_dims = cursor.u32(f"the dimension count of {what}")
-        if n_dims > _MAX_DIMS:
-            cursor.fail(f"{what} has {n_dims} dimensions; the format allows {_MAX_DIMS}")
+        if n_dims > MAX_GGUF_DIMS:
+            cursor.fail(f"{what} has {n_dims} dimensions; the format allows {MAX_GGUF_DIMS}")
         dims = [cursor.u64(f"the dimensions of {what}") for _ in range(n_dims)]
         type_id = cursor.u32(f"the type of {what}")
         offset = cursor.u64(f"the offset of {what}")
@@ -209,7 +211,7 @@ def _read_tensor_table(cursor: Cursor, n_tensors: int, alignment: int) -> Iterat
                 f"{what} has rows of {row} values, no whole number of {block.name} blocks of "
                 f"{block.length}"
             )
-        if math.prod(max(dim, 1) for dim in dims) > MAX_VALUES:
+        if math.prod(max(dim, 1) for dim in dims) > MAX_TENSOR_VALUES:
             cursor.fail(f"{what} has the impossible dimensions {dims}")
         if offset % alignment:
             cursor.fail(f"{what} has offset {offset}, no multiple of the alignment {alignment}")

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rml.errors import CheckpointError
+from rml.files.limits import MAX_GGUF_DEPTH
 from rml.files.mapped import MappedFile
 
 __all__ = ["Cursor", "MetadataValue", "StringArray", "read_value", "type_name"]
@@ -63,9 +64,6 @@ _ARRAY = 9
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-
-# An array in an array is allowed by the format without a limit; no model is known to use one.
-_MAX_DEPTH = 4
 
 # Bytes in which the beginnings of strings are looked for at once: fits the second-level cache.
 _BLOCK = 1 << 16
@@ -210,8 +208,8 @@ def _read_array(cursor: Cursor, what: str, depth: int = 1) -> MetadataValue:
         cursor.claim(count, 8, f"strings in {what}")
         return StringArray.read(cursor, count, what)
     if element == _ARRAY:
-        if depth >= _MAX_DEPTH:
-            cursor.fail(f"{what} is nested more than {_MAX_DEPTH} arrays deep")
+        if depth >= MAX_GGUF_DEPTH:
+            cursor.fail(f"{what} is nested more than {MAX_GGUF_DEPTH} arrays deep")
         cursor.claim(count, 12, f"arrays in {what}")
         return tuple(_read_array(cursor, what, depth + 1) for _ in range(count))
     return cursor.fail(f"{what} is an array of the unknown metadata type {element}")

@@ -33,11 +33,7 @@ from rml.errors import CheckpointError, ClosedError, UnsupportedModel
 from rml.files.small_floats import SMALL_FLOATS
 from rml.memory_room import no_room, out_of_memory
 
-__all__ = ["MAX_VALUES", "Contents", "MappedFile", "Tensor", "file_size", "read_head"]
-
-# Product of a tensor's dimensions, zeros left out. Files bound the size of data, but a shape such
-# as (2**62, 0) has none, and still breaks arithmetic on shapes.
-MAX_VALUES = 1 << 48
+__all__ = ["Contents", "MappedFile", "Tensor", "file_size", "read_head"]
 
 # Plain types whose values are not rounded to float32. GGUF has the signed integers and F64; the
 # others are of safetensors.

@@ -22,10 +22,11 @@ from reprlib import repr as brief  # of JSON from strangers: bounded in depth an
 from typing import NoReturn, TypeGuard
 
 from rml.errors import CheckpointError, UnsupportedModel
-from rml.files.mapped import MAX_VALUES, Contents, MappedFile, Tensor
+from rml.files.limits import MAX_JSON_BYTES, MAX_SAFETENSORS_DIMS, MAX_TENSOR_VALUES
+from rml.files.mapped import Contents, MappedFile, Tensor
 from rml.files.paths import is_there
 from rml.files.read_only import ReadOnly
-from rml.files.strict_json import MAX_JSON_BYTES, load_json, parse_json
+from rml.files.strict_json import load_json, parse_json
 
 __all__ = ["INDEX_SUFFIX", "SHARD_NAME", "looks_like_safetensors", "read_index", "read_safetensors"]
 
@@ -33,7 +34,6 @@ INDEX_SUFFIX = ".safetensors.index.json"
 SHARD_NAME = re.compile(r".+-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
 
 _LENGTH_BYTES = 8
-_MAX_DIMS = 8
 
 # Bits of a value. The sub-byte types pack whole bytes.
 _BITS = {
@@ -183,7 +183,10 @@ def _parse_entry(file: MappedFile, name: str, entry: object, data_start: int) ->
         )
     if not _is_counts(shape):
         fail(f"has the shape {brief(shape)}; a list of sizes is expected")
-    if len(shape) > _MAX_DIMS or math.prod(max(size, 1) for size in shape) > MAX_VALUES:
+    if (
+        len(shape) > MAX_SAFETENSORS_DIMS
+        or math.prod(max(size, 1) for size in shape) > MAX_TENSOR_VALUES
+    ):
         fail(f"has the impossible shape {brief(shape)}")
     offsets = entry.get("data_offsets")
     if not _is_counts(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] < 1 << 63:

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rml.errors import CheckpointError
+from rml.files.limits import MAX_JSON_BYTES
 from rml.files.mapped import file_size, read_head
 
-__all__ = ["MAX_JSON_BYTES", "load_json", "parse_json"]
-
-# The limit of the safetensors format for its header; the largest known index is a tenth of it.
-MAX_JSON_BYTES = 100_000_000
+__all__ = ["load_json", "parse_json"]
 
 
 def parse_json(text: bytes, origin: str, *, constants: bool = False) -> dict[str, Any]:

@@ -258,8 +258,8 @@ def soak(work, seconds):
     rng, interrupted = random.Random(), 0
     while time.monotonic() < until:
         ids, options, expected = work.pick(rng)
-        signal.setitimer(signal.ITIMER_REAL, rng.choice([0.001, 0.01, 0.03]))
         try:
+            signal.setitimer(signal.ITIMER_REAL, rng.choice([0.001, 0.01, 0.03]))
             reply = work.model.generate(ids, **options)
             signal.setitimer(signal.ITIMER_REAL, 0)
             work.check("not interrupted", reply.token_ids, expected.token_ids)
