@@ -32,7 +32,12 @@ cdef extern from *:
 cdef extern from "progress.h" nogil:
     ctypedef struct rml_progress:
         pass
-    bint rml_take(rml_progress *p, Py_ssize_t items, int n_threads, Py_ssize_t *start, Py_ssize_t *stop)
+    ctypedef struct rml_share:
+        pass
+    enum:
+        RML_SHARES
+    bint rml_take(rml_share *shares, int stage, Py_ssize_t items, int thread, int n_threads,
+                  Py_ssize_t *start, Py_ssize_t *stop)
     bint rml_add_done(rml_progress *p, Py_ssize_t items, Py_ssize_t n)
     void rml_end(rml_progress *p)
     bint rml_has_ended(rml_progress *p)
@@ -57,6 +62,7 @@ cdef struct Count:
 
 cdef struct ProgramState:
     ProgramRecord *records
+    rml_share shares[RML_SHARES]
     rml_progress *progress  # of every record that ends a chain, of one or of more
     int n_records
     const int32_t *abort
@@ -81,7 +87,7 @@ cdef void _work(ProgramState *s, int thread, int n_threads) noexcept nogil:
         r = &s.records[i]
         progress = &s.progress[i + r.chain - 1]
         items = max(r.items, 1)
-        while rml_take(progress, items, n_threads, &start, &stop):
+        while rml_take(s.shares, i + 1, items, thread, n_threads, &start, &stop):
             if r.items > 1:
                 r.body(r.args, start, stop, thread)
             else:
@@ -230,6 +236,7 @@ cdef class Program:
         if not self.is_as_before():
             self.lay_out()
         memset(state.progress, 0, state.n_records * sizeof(rml_progress))
+        memset(state.shares, 0, sizeof(state.shares))
         state.clock = rml_clock()
         if n == 1:
             with nogil:
