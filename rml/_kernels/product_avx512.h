@@ -22,7 +22,10 @@
 
 enum {
     PANEL_UNITS = 24, /* 32 rows x 24 units: 24 KB of codes, half the first-level cache */
-    TILE_TOKENS = 6
+    TILE_TOKENS = 6,
+    /* Of the rows at work and those that are fetched, what a first-level cache of 32 KB keeps beside
+     * the inputs: of more, lines would be gone before they are used. */
+    NEAR_BYTES = 20 << 10
 };
 
 /* ---- one token ---- */
@@ -41,8 +44,9 @@ RML_INLINE __m512i dot_codes(__m512i acc, const row_lanes *code, const int8_t *x
     return acc;
 }
 
-/* Sixteen rows, `stride` bytes apart; those behind them are fetched meanwhile if `fetch`. */
-RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t stride, const rml_inputs *in, ptrdiff_t t, int bytes, int fetch,
+/* Sixteen rows, `stride` bytes apart; those behind them are fetched meanwhile, to the first-level
+ * cache or, if `far`, to the second. */
+RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t stride, const rml_inputs *in, ptrdiff_t t, int bytes, int far,
                          const rml_format f) {
     const ptrdiff_t units = in->k / RML_UNIT;
     const int8_t *high = in->codes + t * bytes * in->k, *low = high + in->k;
@@ -59,8 +63,14 @@ RML_INLINE __m512 rows16(const uint8_t *w, ptrdiff_t stride, const rml_inputs *i
 #pragma GCC unroll 8
         for (int i = 0; i < f.units; ++i) {
             const ptrdiff_t u = block * f.units + i;
-            for (int line = 0; fetch && line < f.bytes * 16 / f.units; line += 64)
-                _mm_prefetch((const char *)next + u * (f.bytes * 16 / f.units) + line, _MM_HINT_T0);
+            for (int line = 0; line < f.bytes * 16 / f.units; line += 64) {
+                const char *p = (const char *)next + u * (f.bytes * 16 / f.units) + line;
+                if (far)
+                    _mm_prefetch(p, _MM_HINT_T1);
+                else
+                    _mm_prefetch(p, _MM_HINT_T0);
+            }
+            __asm__ volatile("" ::: "memory"); /* or the compiler gathers them in front of the block */
             row_lanes code[8];
             __m512i dot[2];
             f.unit(b, stage, i, code);
@@ -270,16 +280,14 @@ RML_INLINE void integer_rows(const rml_matrix *w, ptrdiff_t row, int n, const rm
     const ptrdiff_t first[2] = {group_start(&whole, row), group_start(&whole, row + 16)};
     const uint8_t *rows[2] = {whole.data + first[0] * w->row_bytes, whole.data + first[1] * w->row_bytes};
     if (t1 - t0 == 1) {
-        /* Of long rows the even ones first: see LONG_ROW. */
-        const int apart = n == RML_ROWS && w->row_bytes >= LONG_ROW ? 2 : 1;
+        const int far = 2 * 16 * w->row_bytes > NEAR_BYTES;
         for (int h = 0; h < (n > 16 ? 2 : 1); ++h) {
-            const uint8_t *from = apart == 1 ? rows[h] : w->data + (row + h) * w->row_bytes;
-            const __m512 y = in->bytes == 1 ? rows16(from, apart * w->row_bytes, in, t0, 1, apart == 1, f)
-                                            : rows16(from, apart * w->row_bytes, in, t0, 2, apart == 1, f);
-            if (apart == 1)
-                place16(strip, y, first[h], row);
+            __m512 y;
+            if (in->bytes == 1)
+                y = far ? rows16(rows[h], w->row_bytes, in, t0, 1, 1, f) : rows16(rows[h], w->row_bytes, in, t0, 1, 0, f);
             else
-                _mm512_i32scatter_ps(strip + h, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), y, 4);
+                y = far ? rows16(rows[h], w->row_bytes, in, t0, 2, 1, f) : rows16(rows[h], w->row_bytes, in, t0, 2, 0, f);
+            place16(strip, y, first[h], row);
         }
         return;
     }
