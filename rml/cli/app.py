@@ -20,7 +20,7 @@ import click
 
 from rml.cli.console import say
 from rml.cli.streams import OutputLost, guard
-from rml.errors import RmlError
+from rml.errors import RmlError, printable
 from rml.memory_room import out_of_memory
 
 __all__ = ["COMMANDS", "cli", "main"]
@@ -61,8 +61,8 @@ def _reported(ctx: click.Context) -> Iterator[None]:
         if isinstance(error, ImportError) and error.name != "rml._kernels":
             raise
         if ctx.meta.get("rml.verbose"):
-            click.echo(traceback.format_exc(), err=True, nl=False)
-        raise Failure(str(error)) from error
+            say(traceback.format_exc().rstrip("\n"))
+        raise Failure(printable(str(error))) from error
     except KeyboardInterrupt:
         raise click.exceptions.Exit(130) from None
 
