@@ -252,16 +252,17 @@ def delete(receipt: Receipt) -> None:
     repo = receipt.name.partition(":")[0].split("/", 2)[:2]
     mirror = _known_cache() / f"models--{'--'.join(repo)}"
     links = [Path(os.path.abspath(record.path)) for record in receipt.files]  # noqa: PTH100
-    for link in links:
-        _refuse_to_delete(link, mirror, "snapshots")
     with download_errors(mirror, "some of it may be left: try again"):
+        for link in links:
+            _refuse_to_delete(link, mirror, "snapshots")
         for link in links:
             blob = link.resolve()
             is_blob = blob.parent == (mirror / "blobs").resolve()
-            link.unlink(missing_ok=True)
-            others = (mirror / "snapshots").rglob(link.name)
+            others = (p for p in (mirror / "snapshots").rglob(link.name) if p != link)
+            # The link goes last: without it a second try would not know the blob.
             if is_blob and not any(other.resolve() == blob for other in others):
                 blob.unlink(missing_ok=True)
+            link.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # not empty: other files live there
                 for folder in list(link.parents)[:2]:
                     folder.rmdir()

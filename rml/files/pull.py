@@ -29,7 +29,14 @@ from rml.files.cache import (
 from rml.files.known import KNOWN, KnownModel
 from rml.files.local import cached_path, find
 from rml.files.paths import given_name, given_path, is_there
-from rml.files.wheels import Progress, assemble, download_errors, lock_of
+from rml.files.wheels import (
+    Progress,
+    assemble,
+    clear,
+    download_errors,
+    lock_of,
+    staging_of,
+)
 
 __all__ = [
     "KNOWN",
@@ -195,8 +202,13 @@ def remove(name: str) -> int:
     ArgumentError
         If nothing of that name is in the cache.
     """
-    if given_name(name) in KNOWN:
-        return _remove_known(name)
+    given_name(name)
+    with download_errors(cache_dir(), "some of it may be left: try again"):
+        return _remove_known(name) if name in KNOWN else _remove_pulled(name)
+
+
+def _remove_pulled(name: str) -> int:
+    """Delete a model of the Hub."""
     parsed = hub_names.parse(name)
     receipt = read_receipt(str(parsed)) if parsed else None
     if receipt is None:
@@ -210,20 +222,19 @@ def remove(name: str) -> int:
 
 def _remove_known(name: str) -> int:
     path = cached_path(name)
-    staging = path.with_name(f".{path.name}.download")
+    staging = staging_of(path)
     is_link = staging.is_symlink()  # not to be followed
     freed = 0 if is_link else sum(sizes_below(staging, ".whl"))
     if path.is_file() or path.is_symlink():
         freed += path.lstat().st_size
     if not freed and not is_link:
         raise ArgumentError(f"{name} is not in the cache ({cache_dir()})")
-    with download_errors(path, "some of it may be left: try again"):
-        path.unlink(missing_ok=True)
-        if is_link:
-            staging.unlink()
-        elif staging.is_dir():
-            shutil.rmtree(staging)
-        forget(name)
+    path.unlink(missing_ok=True)
+    if is_link:
+        staging.unlink()
+    elif staging.is_dir():
+        shutil.rmtree(staging)
+    forget(name)
     return freed
 
 
@@ -244,6 +255,7 @@ def _pull_known(
     cached = find(known.name)
     target = cached_path(known.name) if to is None else to / f"{known.name}.gguf"
     if cached is not None and target.absolute() == cached.absolute():
+        clear(target)
         return cached
     if to is not None and is_there(target):
         # Never write over somebody's file; in the cache, a file that is not the model is broken.
@@ -277,7 +289,8 @@ def _pull_known(
     )
     if to is None:
         # The content was hashed while it was written; only the receipt is missing.
-        record = FileRecord.of(target, known.sha256)
+        with download_errors(target):
+            record = FileRecord.of(target, known.sha256)
         write_receipt(Receipt(known.name, record.path, known.licence, (record,)))
     return target
 

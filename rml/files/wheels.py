@@ -31,9 +31,10 @@ from rml.files.cache import (
     sizes_below,
 )
 from rml.files.known import Wheel
+from rml.files.paths import is_there
 from rml.memory_room import bytes_asked, no_room
 
-__all__ = ["Progress", "assemble", "download_errors", "lock_of"]
+__all__ = ["Progress", "assemble", "clear", "download_errors", "lock_of", "staging_of"]
 
 # Called with the bytes that have arrived and the bytes that will have arrived at the end.
 Progress = Callable[[int, int], None]
@@ -76,16 +77,30 @@ def assemble(
         with exclusive(lock_of(target)):
             if finished():
                 return
-            staging = target.with_name(f".{target.name}.download")
+            staging = staging_of(target)
             own_folder(staging)
             try:
                 _fetch_all(wheels, staging, size, progress or (lambda _done, _total: None))
                 _join(wheels, staging, target, sha256, size)
-                shutil.rmtree(staging)
+                shutil.rmtree(staging, ignore_errors=True)  # or `clear` does it later
             except BaseException:
                 with contextlib.suppress(OSError):  # wheels were kept
                     staging.rmdir()
                 raise
+
+
+def staging_of(target: Path) -> Path:
+    """Name the folder of what is on its way to `target`."""
+    return target.with_name(f".{target.name}.download")
+
+
+def clear(target: Path) -> None:
+    """Remove what a pull of `target`, which is there now, could not remove itself."""
+    staging = staging_of(target)
+    if is_there(staging):
+        with download_errors(target), exclusive(lock_of(target)):
+            own_folder(staging)
+            shutil.rmtree(staging)
 
 
 def lock_of(target: Path) -> Path:

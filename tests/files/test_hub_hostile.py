@@ -277,7 +277,7 @@ def test_headers_that_name_a_place(server, tmp_path, header):
     server.info, server.files = info(entry()), {"m.gguf": DATA}
     server.headers = {header: "../../../x"}
 
-    with pytest.raises(DownloadError, match="leads out of|failed|cannot be used|could not be had"):
+    with pytest.raises(DownloadError, match=r"leads out of|failed|cannot be|could not be"):
         pull.pull("o/r")
     assert pull.find("o/r") is None
     assert pull.list_local() == []
