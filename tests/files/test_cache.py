@@ -197,8 +197,8 @@ TEXTS = {
     "zeros": bytes(10_000),
     "not a number": b'{"files": [{"path": "/x", "size": NaN}]}',
     "too large": b" " * (MAX_RECEIPT_BYTES + 1),
-    "surrogates": b'{"name": "o/r", "path": "/\\ud800", "licence": "", "files": [{"size": 1, "path":'
-    b' "/\\ud800", "mtime_ns": 1, "sha256": ""}]}',
+    "surrogates": b'{"name": "o/r", "path": "/\\ud800", "licence": "", "files": ['
+    b'{"size": 1, "path": "/\\ud800", "mtime_ns": 1, "sha256": ""}]}',
 }
 
 
