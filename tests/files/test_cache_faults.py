@@ -199,7 +199,7 @@ def is_killed(do, number):
             Sweep(pytest.MonkeyPatch(), lambda: os._exit(9), number)
             do()
             os._exit(0)
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - two processes must not go on with the tests
             os._exit(1)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert status in {0, 9}
