@@ -33,7 +33,7 @@ FLOORS = (
     ("engine",),
     ("generation",),
     ("model",),
-    ("loading",),
+    ("loading", "scan"),
     ("cli",),
     ("__main__",),
 )

@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "list": "List the models on this machine.",
         "rm": "Delete a model from the cache.",
         "show": "Show what is in a model file.",
+        "scan": "Look through a model before it is trusted.",
         "explain": "Show a model's recipe and the memory it needs.",
         "tok": "Show how a text is cut into tokens.",
         "bench": "Measure speed.",

@@ -55,8 +55,11 @@ def answer(text: str) -> None:
 
 
 def print_json(value: Any) -> None:  # noqa: ANN401 - anything that JSON can say
-    """Print one line of JSON to stdout."""
-    click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    """Print one line of JSON to stdout, with every control character in its texts escaped."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if text != printable(text):  # JSON itself asks for less: C0 controls
+        text = "".join(c if c == printable(c) else f"\\u{ord(c):04x}" for c in text)
+    click.echo(text)
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
