@@ -16,6 +16,7 @@ from rml.errors import RmlError
 from rml.scan.report import Finding
 from rml.tokenizers import ChatTemplate
 from rml.tokenizers.template_sandbox import Sandbox
+from rml.tokenizers.template_source import MAX_TEMPLATE
 
 __all__ = ["audit", "hidden_characters"]
 
@@ -56,15 +57,13 @@ def audit(name: str, source: str, tokens: Mapping[str, str | None]) -> Iterator[
     if hidden := hidden_characters(source):
         shown = ", ".join(f"U+{ord(c):04X}" for c in hidden[:8])
         yield found(f"has characters that nobody sees: {shown}", len(hidden))
+    if refused := sorted(_refused(source)):
+        yield found(f"uses what is refused: {', '.join(refused[:8])}", len(refused))
     try:
         template = ChatTemplate(source)
-        sandbox = Sandbox()
-        refused = sorted(_refused(sandbox.parse(source), sandbox))
-    except (RmlError, TemplateSyntaxError, RecursionError) as error:
+    except RmlError as error:
         yield found(f"cannot be used: {error}")
         return
-    if refused:
-        yield found(f"uses what is refused: {', '.join(refused[:8])}", len(refused))
     errors = []
     variables: dict[str, Any] = {name: text for name, text in tokens.items() if text is not None}
     for chat in _CHATS:
@@ -93,19 +92,29 @@ def _is_hidden(char: str) -> bool:
     )
 
 
-def _refused(tree: nodes.Template, sandbox: Sandbox) -> set[str]:
+def _refused(source: str) -> set[str]:
     """Names in a template that have no meaning in the sandbox, or one that it refuses."""
-    found = {f"filter {n.name!r}" for n in tree.find_all(nodes.Filter)} - {
-        f"filter {name!r}" for name in sandbox.filters
-    }
-    found |= {f"test {n.name!r}" for n in tree.find_all(nodes.Test) if n.name not in sandbox.tests}
-    found |= {type(node).__name__.lower() for node in tree.find_all(_LOADERS)}
-    names = {node.attr for node in tree.find_all(nodes.Getattr)}
-    # Also as x["__class__"] and x | attr("__class__"): a text like that has no other use.
-    names |= {
-        node.value
-        for node in tree.find_all(nodes.Const)
-        if isinstance(node.value, str) and re.fullmatch(r"_\w*", node.value)
-    }
-    found |= {f"attribute {name!r}" for name in names if not sandbox.is_safe_attribute("", name, 0)}
-    return found
+    sandbox = Sandbox()
+    if len(source) > MAX_TEMPLATE:
+        return set()
+    try:
+        tree = sandbox.parse(source)
+        return set(_refused_in(tree, sandbox))
+    except (TemplateSyntaxError, RecursionError, ValueError):
+        return set()  # `ChatTemplate` says what is wrong
+
+
+def _refused_in(tree: nodes.Template, sandbox: Sandbox) -> Iterator[str]:
+    for node in tree.find_all((nodes.Filter, nodes.Test, nodes.Getattr, nodes.Const, *_LOADERS)):
+        match node:
+            case nodes.Filter(name=name) if name not in sandbox.filters:
+                yield f"filter {name!r}"
+            case nodes.Test(name=name) if name not in sandbox.tests:
+                yield f"test {name!r}"
+            case nodes.Getattr(attr=name) if not sandbox.is_safe_attribute("", name, 0):
+                yield f"attribute {name!r}"
+            # Also as x["__class__"] and x | attr("__class__"): such a text has no other use.
+            case nodes.Const(value=str(name)) if re.fullmatch(r"__\w+__", name):
+                yield f"attribute {name!r}"
+            case nodes.Include() | nodes.Import() | nodes.FromImport() | nodes.Extends():
+                yield type(node).__name__.lower()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rml._kernels import dequantize
 from rml._kernels.block_formats import FORMATS
+from rml._kernels.checks import WEIGHT_FORMATS
 from rml.files import Tensor
 from rml.files.small_floats import SMALL_FLOATS
 from rml.scan.report import Finding
@@ -31,7 +32,7 @@ def not_finite(tensor: Tensor) -> Finding | None:
     """Look for values of a tensor that are NaN or infinite."""
     nans = infinities = start = 0
     first = -1
-    if tensor.type not in SMALL_FLOATS and tensor.type not in {*FORMATS, *_FLOATS, *_INTEGERS}:
+    if tensor.type not in WEIGHT_FORMATS | SMALL_FLOATS.keys() | _FLOATS.keys() | _INTEGERS:
         return Finding("weights", tensor.name, f"is stored as {tensor.type}, which cannot be read")
     for chunk in _chunks(tensor):
         finite = np.isfinite(chunk)
@@ -64,7 +65,7 @@ def _chunks(tensor: Tensor) -> Iterator[NDArray[Any]]:
         table = SMALL_FLOATS[tensor.type]
         for start in range(0, len(data), _CHUNK):
             yield table[data[start : start + _CHUNK]]
-    elif tensor.type in FORMATS and FORMATS[tensor.type].kind != "integer":
+    elif tensor.type in WEIGHT_FORMATS:
         entry = FORMATS[tensor.type]
         blocks = max(1, _CHUNK // entry.length)
         values = np.empty(blocks * entry.length, np.float32)
