@@ -78,11 +78,12 @@ def _refuse_impossible(text: str) -> None:
         raise CheckpointError(f"{brief(text)} is not a file name: {error.reason}") from error
     if len(raw) > MAX_PATH_BYTES:
         raise CheckpointError(
-            f"{brief(text)}: no file has a name of {len(raw)} bytes; {MAX_PATH_BYTES} are possible"
+            f"{brief(text)}: the name is too long: {len(raw)} bytes, and no file has more than "
+            f"{MAX_PATH_BYTES}"
         )
     longest = max(map(len, raw.split(b"/")))
     if longest > MAX_NAME_BYTES:
         raise CheckpointError(
-            f"{brief(text)}: no file has a name with a part of {longest} bytes; {MAX_NAME_BYTES} "
-            "are possible"
+            f"{brief(text)}: the name is too long: a part of it has {longest} bytes, and none has "
+            f"more than {MAX_NAME_BYTES}"
         )

@@ -109,8 +109,8 @@ def test_questions_have_answers(tmp_path):
         (0, ArgumentError, "expected, not 0"),
         (None, ArgumentError, "expected, not None"),
         (["model.gguf"], ArgumentError, "expected, not "),
-        ("x" * 5000, CheckpointError, "no file has a name of 5000 bytes"),
-        ("a/" + "ü" * 128, CheckpointError, "a part of 256 bytes"),
+        ("x" * 5000, CheckpointError, "the name is too long: 5000 bytes"),
+        ("a/" + "ü" * 128, CheckpointError, "a part of it has 256 bytes"),
         ("a\0b", CheckpointError, "NUL"),
         ("~\0", CheckpointError, "NUL"),
         ("\ud800", CheckpointError, "is not a file name"),
@@ -160,7 +160,7 @@ def test_a_folder_to_pull_into_is_a_path(tmp_path, monkeypatch):
     for value in (b"x", 5, ""):
         with pytest.raises(ArgumentError, match="a folder is expected"):
             pull.pull("smollm2", to=value, offline=True)
-    with pytest.raises(CheckpointError, match="no file has a name"):
+    with pytest.raises(CheckpointError, match="the name is too long"):
         pull.pull("smollm2", to="x" * 5000, offline=True)
 
 

@@ -204,7 +204,7 @@ def test_a_type_that_cannot_be_read_is_said(tmp_path):
 def test_memory_stays_small_whatever_a_tensor_s_size(tmp_path):
     path = write_blocks(tmp_path / "x.gguf", np.zeros((1, 2), np.uint8), "F16")
     data = path.read_bytes()
-    path.write_bytes(data[:33] + struct.pack("<QQ", 1 << 20, 100) + data[49:])
+    path.write_bytes(data[:37] + struct.pack("<QQ", 1 << 20, 100) + data[53:])
     os.truncate(path, len(data) - 2 + (100 << 21))  # 100 million values of nothing
 
     tracemalloc.start()
