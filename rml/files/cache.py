@@ -30,7 +30,7 @@ from urllib.parse import quote
 
 import platformdirs
 
-from rml.errors import DownloadError, printable
+from rml.errors import DownloadError
 from rml.files import known
 from rml.files.hub_names import parse
 from rml.files.limits import MAX_NAME_BYTES, MAX_RECEIPT_BYTES, MAX_RECEIPTS
@@ -238,7 +238,7 @@ def _fault(receipt: Receipt, path: Path) -> str:
     parsed = parse(receipt.name)
     if receipt.name not in known.KNOWN and (parsed is None or str(parsed) != receipt.name):
         return "no model can have its name"
-    if printable(receipt.licence) != receipt.licence:
+    if not receipt.licence.isprintable():
         return "a licence with control characters"
     places = [receipt.path, *(record.path for record in receipt.files)]
     if not all(Path(place).is_absolute() and "\0" not in place for place in places):

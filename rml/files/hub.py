@@ -99,7 +99,8 @@ def look_up(name: HubName, *, offline: bool | None = None) -> Plan:
             tags = [tag for tag in info.tags or [] if isinstance(tag, str)]
             licences = [t.removeprefix("license:") for t in tags if t.startswith("license:")]
             files = choose(name, listed(name.repo, entries))
-            plan = Plan(name, info.sha or "main", "".join(licences[:1])[:100], files)
+            licence = "".join(filter(str.isprintable, "".join(licences[:1])[:100]))
+            plan = Plan(name, info.sha or "main", licence, files)
     if not isinstance(plan.revision, str) or not _REVISION.fullmatch(plan.revision):
         raise DownloadError(f"{name.repo}: the Hub states the commit {plan.revision!r:.200}")
     check_files(name.repo, plan.files)

@@ -151,8 +151,10 @@ def test_answers_that_are_none(server, tmp_path, answer):
 
 
 def test_what_a_licence_is_called_is_a_stranger_s_text_too(server):
-    server.info = info(entry(), tags=[5, None, "license:\u001b[2J" + "x" * 5000])
-    assert len(pull.offer("o/r").licence) == 100
+    server.info = info(entry(), tags=[5, None, "license:\u001b[2J\n" + "x" * 5000])
+    server.files = {"m.gguf": DATA}
+    assert pull.offer("o/r").licence == "[2J" + "x" * 95
+    assert pull.pull("o/r") == pull.find("o/r")
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
