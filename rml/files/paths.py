@@ -11,7 +11,7 @@ from reprlib import repr as brief  # of whatever a caller gave: bounded in depth
 from rml.errors import ArgumentError, CheckpointError
 from rml.files.limits import MAX_NAME_BYTES, MAX_PATH_BYTES
 
-__all__ = ["given_name", "given_path", "is_folder", "is_there"]
+__all__ = ["given_name", "given_path", "is_folder", "is_there", "readable_path"]
 
 
 def is_there(path: Path) -> bool:
@@ -36,8 +36,6 @@ def given_path(value: object, what: str = "a path") -> Path:
     ------
     ArgumentError
         If it is no path, or an empty one.
-    CheckpointError
-        If no file can have that name.
     """
     try:
         text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
@@ -48,8 +46,23 @@ def given_path(value: object, what: str = "a path") -> Path:
         ) from error
     if not isinstance(text, str) or not text:
         raise ArgumentError(f"{what} is expected, not {brief(value)}")
-    _refuse_impossible(text)
-    return Path(os.path.expanduser(text))  # noqa: PTH111
+    # The home folder of somebody with a NUL in the name cannot even be asked for.
+    return Path(text if "\0" in text else os.path.expanduser(text))  # noqa: PTH111
+
+
+def readable_path(value: object, what: str = "a path") -> Path:
+    """Check what a caller gave as the path of something that is there, as `given_path` does.
+
+    Raises
+    ------
+    ArgumentError
+        If it is no path, or an empty one.
+    CheckpointError
+        If no file can have that name.
+    """
+    path = given_path(value, what)
+    _refuse_impossible(str(path))
+    return path
 
 
 def given_name(value: object) -> str:

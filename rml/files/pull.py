@@ -28,7 +28,7 @@ from rml.files.cache import (
 )
 from rml.files.known import KNOWN, KnownModel
 from rml.files.local import cached_path, find
-from rml.files.paths import given_name, given_path, is_there
+from rml.files.paths import given_name, is_there, readable_path
 from rml.files.wheels import (
     Progress,
     assemble,
@@ -165,7 +165,7 @@ def pull(
         If `name` or `to` is no text or path, or one that nothing can be called.
     """
     known = KNOWN.get(given_name(name))
-    to = None if to is None else given_path(to, "a folder")
+    to = None if to is None else readable_path(to, "a folder")
     if known is not None:
         return _pull_known(known, to, hub.is_offline(offline), progress)
     plan = hub.look_up(_hub_name(name), offline=offline)

@@ -9,7 +9,7 @@ from rml.errors import RmlError
 from rml.files import Checkpoint, open_checkpoint
 from rml.files.cache import receipts, sha256_of
 from rml.files.known import KNOWN
-from rml.files.paths import given_path, is_folder, is_there
+from rml.files.paths import is_folder, is_there, readable_path
 from rml.files.strict_json import load_json
 from rml.memory_room import out_of_memory
 from rml.scan.metadata import odd_keys
@@ -49,7 +49,7 @@ def scan(path: Path, progress: Progress | None = None) -> Report:
     CheckpointError, UnsupportedModel, TokenizerError
         If it cannot be opened: it is broken, or no model that rml reads.
     """
-    location = given_path(path)
+    location = readable_path(path)
     with out_of_memory(f"the scan of {location}"):
         if location.suffix == ".json" and not location.name.endswith(".index.json"):
             return _scan_tokenizer(location, progress)

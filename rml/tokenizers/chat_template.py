@@ -15,7 +15,7 @@ from typing import Any, Final
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
 from rml.errors import ArgumentError, CheckpointError, TemplateError
-from rml.files.paths import given_path
+from rml.files.paths import readable_path
 from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 from rml.tokenizers.chat_messages import is_text_part, prepared, with_parsed_calls
 from rml.tokenizers.content_forms import readable
@@ -135,7 +135,7 @@ class ChatTemplate:
             `path` is no path.
         """
         try:
-            file = given_path(path, "the file of a template")
+            file = readable_path(path, "the file of a template")
         except CheckpointError as error:  # no file can have that name
             raise TemplateError(str(error)) from error
         return cls(read_template(file))
