@@ -8,7 +8,7 @@ from rml.cli.console import bytes_text, print_json, progress_bar, say, table
 from rml.cli.models import locate
 from rml.cli.options import options
 from rml.cli.parsing import Command
-from rml.errors import CheckpointError, RmlError, TokenizerError, UnsupportedModel
+from rml.errors import RmlError
 from rml.files.limits import LIMITS
 from rml.scan import Report, scan
 
@@ -39,7 +39,7 @@ def command(file: str | None, limits: bool, output: str) -> None:
     try:
         with progress_bar("scanning") as progress:
             report = scan(locate(file), progress)
-    except (CheckpointError, UnsupportedModel, TokenizerError) as error:
+    except RmlError as error:  # also of a model that was not pulled: 1 would say that it was read
         _show_broken(file, error, output)
         raise click.exceptions.Exit(_BROKEN) from None
     if output == "json":

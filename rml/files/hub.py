@@ -178,7 +178,7 @@ def fetch(
             refuse_ways_out(target, [file.name for file in plan.files])
             refuse_ways_out(target, [".cache/huggingface/download"])
         if not is_offline(offline):
-            needs_room(watched, _missing_bytes(plan, place, watched))
+            needs_room(target or mirror.parent, _missing_bytes(plan, place, watched))
         for file in plan.files:
             watch.expect(done, file.size, plan.size)
             with _hub_errors(library, plan.name):

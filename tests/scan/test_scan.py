@@ -393,10 +393,10 @@ def test_broken_tokenizers(tmp_path, text):
 
 
 def test_what_is_not_there(tmp_path):
-    for name in (tmp_path / "no", "x" * 5000, "a\0b"):
-        assert run(name).exit_code == 2
-    result = run("")
-    assert result.exit_code == 1  # a wrong call, not a broken file
+    for name in (tmp_path / "no", "x" * 5000, "a\0b", "", "o/not-pulled"):
+        result = run(name)
+        assert result.exit_code == 2
+        assert result.stderr.startswith("broken: ")
     assert run().exit_code == 2  # click's own, for a missing word
 
 
