@@ -18,8 +18,11 @@ One base class, so that a program can catch "something rml said" in one place:
     └── DownloadError                       a model could not be fetched or verified
 
 A message names the file, the thing, what was found, what was expected and, where it can be
-known, what to do next.
+known, what to do next. Names in it may be those of strangers: as a text, a message shows control
+characters as escapes, so that printing it changes no terminal and breaks no encoding.
 """
+
+import re
 
 __all__ = [
     "ArgumentError",
@@ -38,9 +41,21 @@ __all__ = [
     "UnsupportedModel",
 ]
 
+# C0 and C1 controls but line feed and tab; DEL; separators of lines and overrides of direction;
+# halves of surrogate pairs, which no encoding has.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Show control characters as escapes, as Python's `ascii` writes them."""
+    return _CONTROL.sub(lambda match: ascii(match.group())[1:-1], text)
+
 
 class RmlError(Exception):
     """Base class of all errors that rml raises on purpose."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class ArgumentError(RmlError, ValueError):

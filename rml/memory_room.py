@@ -14,8 +14,9 @@ lives there is of no use.
 limit                         what is left of it
 ============================  ==================================================================
 the machine's memory          ``MemAvailable`` of /proc/meminfo; all of it where nobody says
-a control group               its limit - what it uses + file pages and slabs that can be freed;
-                              of the group and all above it, versions 1 and 2
+a control group               its limit (or ``memory.high``, where it is slowed down, if that is
+                              less) - what it uses + file pages and slabs that can be freed; of
+                              the group and all above it, versions 1 and 2
 promises of the machine       ``CommitLimit - Committed_AS`` of /proc/meminfo, where
                               /proc/sys/vm/overcommit_memory is 2
 address space, data           RLIMIT_AS, RLIMIT_DATA - what /proc/self/statm says
@@ -33,6 +34,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rml.control_groups import GROUPS, PROC, Group, as_number, groups_of, number, text
 from rml.errors import OutOfMemory
 
 try:
@@ -51,18 +53,22 @@ __all__ = [
     "usable",
 ]
 
-_PROC = Path("/proc")
-_GROUPS = Path("/sys/fs/cgroup")
-
-# Where a control group of each version says its limit, its use, and how much of that is free.
+# Where a control group of each version says its limits, its use, and how much of that is free.
+# Above `memory.high` a group is not ended, but slowed down until nothing moves.
 _GROUP_FILES = {
-    2: ("memory.max", "memory.current", ("inactive_file", "active_file", "slab_reclaimable")),
+    2: (
+        ("memory.max", "memory.high"),
+        "memory.current",
+        ("inactive_file", "active_file", "slab_reclaimable"),
+    ),
     1: (
-        "memory.limit_in_bytes",
+        ("memory.limit_in_bytes",),
         "memory.usage_in_bytes",
         ("total_inactive_file", "total_active_file"),
     ),
 }
+# The least limit of a group of version 1 and all above it, those included that are not to be seen.
+_LIMIT_ABOVE = "hierarchical_memory_limit"
 # Field of /proc/self/statm, in pages, that each limit of a process counts.
 _PROCESS_LIMITS = (
     ("RLIMIT_AS", 0, "the address space of this process, ulimit -v"),
@@ -99,32 +105,33 @@ def available() -> Room:
     return min(reservable(), usable())
 
 
-def reservable(proc: Path = _PROC) -> Room:
+def reservable(proc: Path = PROC) -> Room:
     """Return what can be allocated now, touched or not: what limits of reservation leave."""
     return _least([*_promises(proc), *_process_limits(proc)])
 
 
-def usable(proc: Path = _PROC, groups: Path = _GROUPS) -> Room:
+def usable(proc: Path = PROC, groups: Path = GROUPS) -> Room:
     """Return what can be written to now: what the machine and its control groups leave."""
     found = _meminfo(proc).get("MemAvailable")
     machine = _machine() if found is None else found
     left = [Room(n_bytes, "the memory of this machine") for n_bytes in (machine,) if n_bytes]
-    for folder, version in _control_groups(proc, groups):
-        limit_file, used_file, reclaimable = _GROUP_FILES[version]
-        limit, used = _number(folder / limit_file), _number(folder / used_file)
-        if limit is not None and used is not None:
-            stat = _table(folder / "memory.stat")
+    for group in groups_of("memory", proc, groups):
+        limit = _group_limit(group)
+        if limit is not None:
+            _, used_file, reclaimable = _GROUP_FILES[group.version]
+            stat = _table(group.folder / "memory.stat")
             free = sum(stat.get(name, 0) for name in reclaimable)
+            used = number(group.folder / used_file) or 0
             left.append(_group_room(limit - max(0, used - free)))
     return _least(left)
 
 
-def total(proc: Path = _PROC, groups: Path = _GROUPS) -> Room:
+def total(proc: Path = PROC, groups: Path = GROUPS) -> Room:
     """Return what could be used if nothing were: all that the machine and control groups have."""
     machine = _machine()
     found = [Room(machine, "the memory of this machine")] if machine else []
-    for folder, version in _control_groups(proc, groups):
-        limit = _number(folder / _GROUP_FILES[version][0])
+    for group in groups_of("memory", proc, groups):
+        limit = _group_limit(group)
         if limit is not None:
             found.append(_group_room(limit))
     return _least(found)
@@ -218,7 +225,7 @@ def _meminfo(proc: Path) -> dict[str, int]:
 
 
 def _promises(proc: Path) -> Iterator[Room]:
-    if _number(proc / "sys" / "vm" / "overcommit_memory") == 2:
+    if number(proc / "sys" / "vm" / "overcommit_memory") == 2:
         info = _meminfo(proc)
         if "CommitLimit" in info and "Committed_AS" in info:
             left = max(0, info["CommitLimit"] - info["Committed_AS"])
@@ -227,7 +234,7 @@ def _promises(proc: Path) -> Iterator[Room]:
 
 def _process_limits(proc: Path) -> Iterator[Room]:
     try:
-        pages = [int(field) for field in _text(proc / "self" / "statm").split()]
+        pages = [int(field) for field in text(proc / "self" / "statm").split()]
     except ValueError:
         return
     for name, field, limit in _PROCESS_LIMITS:
@@ -239,43 +246,20 @@ def _process_limits(proc: Path) -> Iterator[Room]:
             yield Room(max(0, most - pages[field] * resource.getpagesize()), limit)
 
 
-def _control_groups(proc: Path, groups: Path) -> Iterator[tuple[Path, int]]:
-    """Folders of the control groups that hold the process, with their version; innermost first.
-
-    In a container /proc may name groups that are not to be seen: the folders above them count.
-    """
-    for line in _text(proc / "self" / "cgroup").splitlines():
-        hierarchy, _, rest = line.partition(":")
-        controllers, _, name = rest.partition(":")
-        if hierarchy == "0" and not controllers:
-            version, root = 2, groups
-        elif "memory" in controllers.split(","):
-            version, root = 1, groups / "memory"
-        else:
-            continue
-        parts = [part for part in name.split("/") if part not in {"", ".", ".."}]
-        for depth in range(len(parts), -1, -1):
-            yield root.joinpath(*parts[:depth]), version
+def _group_limit(group: Group) -> int | None:
+    """Bytes that a control group may use; None without a limit."""
+    limits = [number(group.folder / name) for name in _GROUP_FILES[group.version][0]]
+    if group.version == 1:
+        limits.append(_table(group.folder / "memory.stat").get(_LIMIT_ABOVE))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _group_room(n_bytes: int) -> Room:
     return Room(max(0, n_bytes), "the memory limit of the control group")
 
 
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="ascii")
-    except (OSError, ValueError):
-        return ""
-
-
-def _number(file: Path) -> int | None:
-    """Read a file that holds one number, None where it holds something else (``max``) or is not."""
-    text = _text(file).strip()
-    return int(text) if text.isdecimal() else None
-
-
 def _table(file: Path) -> dict[str, int]:
     """Lines of a name and a number; what follows is left out."""
-    rows = (line.split() for line in _text(file).splitlines())
-    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}
+    rows = (line.split() for line in text(file).splitlines())
+    found = ((row[0], as_number(row[1])) for row in rows if len(row) > 1)
+    return {name: value for name, value in found if value is not None}

@@ -22,7 +22,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "rml"
 FLOORS = (
     ("errors",),
     ("rml",),  # the face: what is in it, and the names that it hands out below
-    ("memory_room", "ranges"),
+    ("control_groups", "ranges"),
+    ("memory_room",),
     ("_kernels",),
     ("basics", "limits", "selftest"),
     ("files",),
@@ -32,7 +33,7 @@ FLOORS = (
     ("engine",),
     ("generation",),
     ("model",),
-    ("loading",),
+    ("loading", "scan"),
     ("cli",),
     ("__main__",),
 )

@@ -78,9 +78,8 @@ V1 = {
 def test_a_control_group_leaves_its_limit_less_what_cannot_be_freed(system, files):
     paths = system(files)
 
-    group = "the memory limit of the control group"
-    assert memory_room.usable(*paths) == Room(1_000_000 - 400_000 + 1230, group)
-    assert memory_room.total(*paths) == Room(1_000_000, group)
+    assert memory_room.usable(*paths) == Room(1_000_000 - 400_000 + 1230, GROUP)
+    assert memory_room.total(*paths) == Room(1_000_000, GROUP)
 
 
 def test_a_group_above_may_leave_less(system):
@@ -107,7 +106,118 @@ def test_in_a_container_the_groups_that_are_to_be_seen_count(system):
     assert memory_room.usable(*paths).n_bytes == 4000
 
 
-@pytest.mark.parametrize("text", ["", "max", "many", "-1", "1e9", "\udcff"])
+GROUP = "the memory limit of the control group"
+
+
+def group(folder, limit, used, **more):
+    """Files of a group of version 2, below cgroup/."""
+    files = {"memory.max": limit, "memory.current": used} | more
+    return {f"cgroup/{folder}/{name.replace('_', '.')}": f"{n}\n" for name, n in files.items()}
+
+
+def mountinfo(*mounts):
+    """Lines of /proc/self/mountinfo: the group that is mounted, where, its kind, its options."""
+    lines = [
+        f"{i} 20 0:{i} {root} {point} rw,nosuid shared:{i} - {kind} cgroup {options}\n"
+        for i, (root, point, kind, options) in enumerate(mounts, 30)
+    ]
+    return {
+        "proc/self/mountinfo": "22 1 254:0 / / rw - ext4 /dev/vda rw\nbroken\n" + "".join(lines)
+    }
+
+
+@pytest.mark.parametrize("tightest", range(4))
+def test_of_all_groups_above_the_tightest_counts(system, tightest):
+    folders = ["", "a", "a/b", "a/b/c"]
+    files = {"proc/self/cgroup": "0::/a/b/c\n"}
+    for i, folder in enumerate(folders):
+        files |= group(folder, 700 if i == tightest else 5000, 100 + i)
+
+    assert memory_room.usable(*system(files)) == Room(600 - tightest, GROUP)
+    assert memory_room.total(*system(files)) == Room(700, GROUP)
+
+
+def test_a_group_that_is_slowed_down_counts_as_full(system):
+    files = {"proc/self/cgroup": "0::/a/b\n"}
+    files |= group("a", "max", 300, memory_high=1000) | group("a/b", 5000, 10, memory_high="max")
+
+    assert memory_room.usable(*system(files)) == Room(700, GROUP)
+    assert memory_room.total(*system(files)) == Room(1000, GROUP)
+
+
+def test_a_limit_without_a_word_about_the_use_is_a_limit(system):
+    files = {"proc/self/cgroup": "0::/a\n", "cgroup/a/memory.max": "1000"}
+
+    assert memory_room.usable(*system(files)) == Room(1000, GROUP)
+
+
+V2_MOUNT = ("/sys/fs/cgroup", "cgroup2", "rw,nsdelegate")
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "expected"),
+    [
+        ("/", "/", ""),  # a namespace of its own
+        ("/a/b", "/", "a/b"),
+        ("/docker/1/a/b", "/docker/1", "a/b"),  # what is mounted is a group further down
+        ("/docker/1", "/docker/1", ""),
+        ("/../../x/a", "/../..", "x/a"),  # what is mounted begins above the namespace
+        ("/docker/2/a", "/docker/1", ""),  # another container's: only the mount is to be seen
+        ("/docker/12", "/docker/1", ""),
+        ("/../a", "/", ""),  # outside of the namespace
+        ("/a/../../b", "/a", ""),
+        ("/a (deleted)", "/", ""),
+    ],
+)
+def test_a_path_is_followed_from_the_group_that_is_mounted(system, path, root, expected):
+    files = {"proc/self/cgroup": f"0::{path}\n"} | mountinfo((root, *V2_MOUNT))
+    paths = system(files)
+    places = ["", "a", "a/b", "x/a", "b", "docker/1", "docker/2/a", "2/a", "../b"]
+    for i, place in enumerate(places):
+        folder = paths[1] / place
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "memory.max").write_text("9000" if place != expected else "1000")
+        (folder / "memory.current").write_text(str(i))
+
+    assert memory_room.usable(*paths) == Room(1000 - places.index(expected), GROUP)
+
+
+def test_a_mount_elsewhere_with_a_space_in_its_name(system, tmp_path):
+    point = str(tmp_path / "my groups").replace(" ", r"\040")
+    files = {"proc/self/cgroup": "0::/ä/b\n", "my groups/ä/memory.max": "1000"}
+    files |= mountinfo(("/", point, "cgroup2", "rw"))
+
+    assert memory_room.usable(*system(files)) == Room(1000, GROUP)
+
+
+def test_both_versions_beside_each_other(system):
+    files = {
+        "proc/self/cgroup": "4:memory:/app\n1:name=systemd:/app\n0::/app\n",
+        "cgroup/memory/app/memory.limit_in_bytes": "3000",
+        "cgroup/memory/app/memory.usage_in_bytes": "1000",
+        "cgroup/unified/app/memory.max": "1500",
+    }
+    assert memory_room.usable(*system(files)) == Room(1500, GROUP)
+
+    mounts = mountinfo(
+        ("/", "/sys/fs/cgroup/memory", "cgroup", "rw,memory"),
+        ("/", "/sys/fs/cgroup/systemd", "cgroup", "rw,name=systemd"),
+        ("/", "/sys/fs/cgroup/unified", "cgroup2", "rw"),
+    )
+    del files["cgroup/unified/app/memory.max"]
+    (system({})[1] / "unified/app/memory.max").unlink()
+    assert memory_room.usable(*system(files | mounts)) == Room(2000, GROUP)
+
+
+def test_version_1_tells_limits_above_what_is_mounted(system):
+    stat = V1["cgroup/memory/app/memory.stat"] + "hierarchical_memory_limit 500000\n"
+    paths = system(V1 | {"cgroup/memory/app/memory.stat": stat})
+
+    assert memory_room.total(*paths) == Room(500_000, GROUP)
+    assert memory_room.usable(*paths) == Room(500_000 - 400_000 + 1230, GROUP)
+
+
+@pytest.mark.parametrize("text", ["", "max", "many", "-1", "1e9", "\udcff", "9" * 5000, "٣", "²"])
 def test_limits_that_are_no_numbers_are_none(system, text):
     paths = system(V2)
     (paths[1] / "user/app/memory.max").write_bytes(text.encode("utf-8", "surrogateescape"))

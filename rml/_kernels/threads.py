@@ -1,8 +1,8 @@
 """How many threads the kernels use, and why.
 
-Counted once at import are the processors this process may run on and the quota of its control
-group; more threads than these only wait for each other. Nothing global is set: every call is told
-its number of threads.
+Counted are the processors this process may run on and the least quota of its control groups; more
+threads than these only wait for each other. Nothing global is set: every call is told its number
+of threads.
 """
 
 import logging
@@ -10,6 +10,7 @@ import math
 import os
 from pathlib import Path
 
+from rml.control_groups import GROUPS, PROC, Group, as_number, groups_of, number, text
 from rml.errors import ArgumentError
 
 __all__ = ["default_threads", "resolve_threads", "running_threads"]
@@ -34,22 +35,18 @@ def _affinity() -> int:
         return os.cpu_count() or 1
 
 
-def _quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Processors' worth of time that the control group may use, None without a limit."""
-    try:
-        line = (root / "cpu.max").read_text(encoding="ascii").split()
-        if line[0] != "max":
-            return int(line[0]) / int(line[1])
-    except (OSError, ValueError, IndexError, ZeroDivisionError):
-        pass
-    try:
-        quota = int((root / "cpu" / "cpu.cfs_quota_us").read_text(encoding="ascii"))
-        period = int((root / "cpu" / "cpu.cfs_period_us").read_text(encoding="ascii"))
-        if quota > 0 and period > 0:
-            return quota / period
-    except (OSError, ValueError):
-        pass
-    return None
+def _quota(groups: Path = GROUPS, proc: Path = PROC) -> float | None:
+    """Processors' worth of time that the control groups leave, None without a limit."""
+    return min(filter(None, map(_group_quota, groups_of("cpu", proc, groups))), default=None)
+
+
+def _group_quota(group: Group) -> float | None:
+    if group.version == 2:
+        quota, period = (*map(as_number, text(group.folder / "cpu.max").split()), None, None)[:2]
+    else:
+        quota = number(group.folder / "cpu.cfs_quota_us")  # -1 without a limit
+        period = number(group.folder / "cpu.cfs_period_us")
+    return quota / period if quota and period else None
 
 
 def _budget() -> tuple[int, str]:

@@ -20,7 +20,7 @@ import click
 
 from rml.cli.console import say
 from rml.cli.streams import OutputLost, guard
-from rml.errors import RmlError
+from rml.errors import RmlError, printable
 from rml.memory_room import out_of_memory
 
 __all__ = ["COMMANDS", "cli", "main"]
@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "list": "List the models on this machine.",
         "rm": "Delete a model from the cache.",
         "show": "Show what is in a model file.",
+        "scan": "Look through a model before it is trusted.",
         "explain": "Show a model's recipe and the memory it needs.",
         "tok": "Show how a text is cut into tokens.",
         "bench": "Measure speed.",
@@ -61,8 +62,8 @@ def _reported(ctx: click.Context) -> Iterator[None]:
         if isinstance(error, ImportError) and error.name != "rml._kernels":
             raise
         if ctx.meta.get("rml.verbose"):
-            click.echo(traceback.format_exc(), err=True, nl=False)
-        raise Failure(str(error)) from error
+            say(traceback.format_exc().rstrip("\n"))
+        raise Failure(printable(str(error))) from error
     except KeyboardInterrupt:
         raise click.exceptions.Exit(130) from None
 

@@ -169,5 +169,5 @@ def _line(prompt: str) -> str:
     """Read a line; the prompt goes to stderr where stdout is not the terminal."""
     if sys.stdout.isatty():
         return input(prompt)
-    say(prompt, newline=False)
+    click.echo(prompt, err=True, nl=False)
     return input()

@@ -9,13 +9,14 @@ import io
 import json
 import logging
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
+
+from rml.errors import printable
 
 __all__ = [
     "answer",
@@ -27,21 +28,23 @@ __all__ = [
     "progress_bar",
     "prompt_progress",
     "say",
+    "show",
     "show_log",
     "table",
     "uses_color",
 ]
 
-# C0 and C1 controls but line feed and tab; DEL; bidirectional overrides.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
 _BAR = 24  # characters of a bar
 
 
-def say(message: str, *, newline: bool = True) -> None:
-    """Print to stderr."""
-    click.echo(message, err=True, nl=newline)
+def say(message: str) -> None:
+    """Print a line to stderr, without control characters: names in it may be those of strangers."""
+    click.echo(printable(message), err=True)
+
+
+def show(text: str) -> None:
+    """Print a line that strangers may have written to stdout; on a terminal see `printable`."""
+    answer(f"{text}\n")
 
 
 def answer(text: str) -> None:
@@ -52,8 +55,11 @@ def answer(text: str) -> None:
 
 
 def print_json(value: Any) -> None:  # noqa: ANN401 - anything that JSON can say
-    """Print one line of JSON to stdout."""
-    click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    """Print one line of JSON to stdout, with every control character in its texts escaped."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if text != printable(text):  # JSON itself asks for less: C0 controls
+        text = "".join(c if c == printable(c) else f"\\u{ord(c):04x}" for c in text)
+    click.echo(text)
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -63,11 +69,6 @@ def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
     writer.writeheader()
     writer.writerows(rows)
     click.echo(text.getvalue(), nl=False)
-
-
-def printable(text: str) -> str:
-    """Show control characters as escapes, as Python's `ascii` writes them."""
-    return _CONTROL.sub(lambda match: ascii(match.group())[1:-1], text)
 
 
 def uses_color() -> bool:
@@ -93,11 +94,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: str =
     columns : sequence of str
         Headings.
     rows : iterable of sequences
-        Cells, shown by `str`, without control characters.
+        Cells, shown by `str`, without control characters, line feeds and tabs among them.
     right : str
         One letter a column: ``"r"`` aligns it to the right.
     """
-    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    cells = [[_cell(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     for row in [list(columns), *cells]:
         padded = [
@@ -105,6 +106,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: str =
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         click.echo("  ".join(padded).rstrip())
+
+
+def _cell(value: object) -> str:
+    """Show a value on one line, so that none can be taken for another row."""
+    return printable(str(value)).replace("\n", "\\n").replace("\t", "\\t")
 
 
 @contextmanager
@@ -160,7 +166,7 @@ def line_progress(unit: str) -> Callable[..., None]:
         if line and note:
             line += f", {note}"
         if sys.stderr.isatty() and (line or width):
-            say(f"\r{line:{width}}" + ("" if line else "\r"), newline=False)
+            click.echo(f"\r{line:{width}}" + ("" if line else "\r"), err=True, nl=False)
             width = len(line)
 
     return show

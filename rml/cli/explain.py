@@ -9,7 +9,7 @@ import click
 import rml
 from rml import memory_room
 from rml._kernels.pages import KV_TYPES
-from rml.cli.console import bytes_text, print_json, table
+from rml.cli.console import bytes_text, print_json, show, table
 from rml.cli.models import locate
 from rml.cli.options import options
 from rml.cli.parsing import Command
@@ -104,7 +104,7 @@ def command(
         print_json({**facts, "kv_memory": {kv: fit._asdict() for kv, fit in fits.items()}})
         return
 
-    click.echo(f"{path}: {config.architecture}, {config.parameter_count():,} parameters\n")
+    show(f"{path}: {config.architecture}, {config.parameter_count():,} parameters\n")
     table(("SIZE", ""), [(size, f"{getattr(config, size):,}") for size in _SIZES], right="lr")
     click.echo("\nSWITCHES (all others are those of the plain Llama recipe)")
     for switch, value in _switches(config):

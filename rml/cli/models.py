@@ -22,6 +22,10 @@ def fetch(name: str, *, to: Path | None = None, offline: bool | None = None) -> 
     say(f"{offer.name}: {offer.description}, {bytes_text(offer.size)}{licence}")
     if offer.terms:
         say(offer.terms)
+    if offer.unverified:
+        few, more = offer.unverified[:8], len(offer.unverified) - 8
+        names = ", ".join(few) + (f" and {more} more" if more > 0 else "")
+        say(f"No SHA-256 is stated for {names}: only the size is checked.")
     say(f"Fetching it from {offer.source}.")
     with progress_bar(f"fetching {offer.name}") as progress:
         path = pull.pull(name, to=to, offline=offline, progress=progress)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from rml.cli.console import say
+from rml.cli.console import say, show
 from rml.cli.models import fetch
 from rml.cli.options import options
 from rml.cli.parsing import Command
@@ -32,4 +32,4 @@ def command(name: str, to: Path | None, offline: bool | None) -> None:
         found = fetch(name, to=to, offline=offline)
     else:
         say(f"{name} is already here")
-    click.echo(found)
+    show(str(found))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 import rml
 from rml._kernels.block_formats import FORMATS
-from rml.cli.console import bytes_text, print_json, say, table
+from rml.cli.console import bytes_text, print_json, say, show, table
 from rml.cli.models import locate
 from rml.cli.options import options
 from rml.cli.parsing import Command
@@ -58,7 +58,7 @@ def _show_all(checkpoint: Checkpoint, *, every_tensor: bool) -> None:
     files = _files(checkpoint)
     size = sum(path.stat().st_size for path in files)
     parts = f" in {len(files)} files" if len(files) > 1 else ""
-    click.echo(f"{checkpoint.path}: {checkpoint.format}, {bytes_text(size)}{parts}")
+    show(f"{checkpoint.path}: {checkpoint.format}, {bytes_text(size)}{parts}")
     settings = dict(checkpoint.metadata) or dict(checkpoint.config or {})
     if settings:
         click.echo()
@@ -155,12 +155,12 @@ def _show_key(checkpoint: Checkpoint, key: str, output: str) -> None:
     if output == "json":
         print_json(_plain(value, full=True))
     elif isinstance(value, str):
-        click.echo(value)
+        show(value)
     elif _length(value) is not None:
         for element in value.tolist() if hasattr(value, "tolist") else value:
-            click.echo(element)
+            show(str(element))
     else:
-        click.echo(value)
+        show(str(value))
 
 
 def _show_tensor(checkpoint: Checkpoint, name: str, output: str) -> None:
@@ -176,7 +176,7 @@ def _show_tensor(checkpoint: Checkpoint, name: str, output: str) -> None:
     if output == "json":
         print_json(_plain(found, full=True))
         return
-    click.echo(f"{name}: {_shape(tensor)} {tensor.type}, {bytes_text(tensor.n_bytes)}")
+    show(f"{name}: {_shape(tensor)} {tensor.type}, {bytes_text(tensor.n_bytes)}")
     click.echo(f"range: ({found['min']:.6g}, {found['max']:.6g})")
     click.echo(f"mean: {found['mean']:.6g} ± {found['sd']:.6g}")
     if found["not_finite"]:

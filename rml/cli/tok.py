@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 import rml
-from rml.cli.console import print_json, printable, table, uses_color
+from rml.cli.console import print_json, printable, show, table, uses_color
 from rml.cli.models import locate
 from rml.cli.nasty_texts import NASTY_TEXTS
 from rml.cli.options import options
@@ -113,7 +113,7 @@ def _check(tokenizer: rml.Tokenizer, output: str) -> None:
         return
     print_stops(tokenizer)
     for sentence in odd:
-        click.echo(sentence)
+        show(sentence)
 
 
 def _compare(model: str, other: str, texts: Sequence[str] | None) -> None:

@@ -11,7 +11,7 @@ from rml.files.folder import find_model
 from rml.files.foreign import HEAD_BYTES, refuse_foreign
 from rml.files.gguf import MAGIC, read_gguf
 from rml.files.mapped import Contents, Tensor, file_size, read_head
-from rml.files.paths import given_path, is_folder, is_there
+from rml.files.paths import is_folder, is_there, readable_path
 from rml.files.read_only import ReadOnly
 from rml.files.safetensors import (
     INDEX_SUFFIX,
@@ -145,7 +145,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     ...     tensor = checkpoint.tensors["output_norm.weight"]
     ...     tensor.shape, tensor.type, tensor.numpy()[:2]
     """
-    location = given_path(path)
+    location = readable_path(path)
     with out_of_memory(f"the headers of {path}"):
         return _opened(location)
 

@@ -2,25 +2,39 @@
 
 The transfer is the `huggingface_hub` library's (an optional extra, ``rml[hub]``), into its own
 cache, which other programs share. It honours ``HF_HOME``, ``HF_TOKEN``, ``HF_ENDPOINT`` and
-``HF_HUB_OFFLINE``. What arrives is compared with the SHA-256 that the Hub states for large files.
-Which files are taken is decided in `hub_names`.
+``HF_HUB_OFFLINE``. What arrives is compared with the SHA-256 that the Hub states for large files,
+and with the size it states for others. Which files are taken is decided in `hub_names`, whether
+their names and sizes can be in `listing`.
 """
 
 import contextlib
 import importlib
+import logging
 import os
+import re
+import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from rml.errors import DownloadError
-from rml.files.cache import FileRecord, Receipt, sha256_of, sizes_below
+from rml.errors import DownloadError, RmlError
+from rml.files.cache import FileRecord, Receipt, needs_room, sha256_of, sizes_below
 from rml.files.hub_names import HubName, RepoFile, choose
+from rml.files.listing import check_files, listed, refuse_ways_out
 from rml.files.wheels import Progress, download_errors
 
 __all__ = ["Plan", "delete", "fetch", "is_offline", "look_up"]
+
+_log = logging.getLogger("rml")
+
+# What a commit is called, or a branch by default. It becomes a part of a path.
+_REVISION = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_.-]{0,99}")
+
+# Errors of the operating system that are about a connection, not about this machine.
+_NETWORK = (ConnectionError, TimeoutError, ssl.SSLError, socket.gaierror, socket.herror)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,11 @@ class Plan:
         """Bytes of all files."""
         return sum(file.size for file in self.files)
 
+    @property
+    def unverified(self) -> tuple[str, ...]:
+        """Names of the files whose SHA-256 the Hub does not state: only their size is checked."""
+        return tuple(file.name for file in self.files if not file.sha256)
+
 
 def is_offline(offline: bool | None = None) -> bool:
     """Whether the network must not be used; `offline` None asks ``HF_HUB_OFFLINE``."""
@@ -68,19 +87,24 @@ def look_up(name: HubName, *, offline: bool | None = None) -> Plan:
     Raises
     ------
     DownloadError
-        If the repository cannot be read, or `choose` refuses.
+        If the repository cannot be read, what the Hub says of it cannot be, or `choose` refuses.
     """
     library = _library()
-    if is_offline(offline):
-        return _look_up_cached(library, name)
-    with _hub_errors(library, name):
-        info = library.HfApi(endpoint=_endpoint()).model_info(name.repo, files_metadata=True)
-    files = [
-        RepoFile(s.rfilename, s.size or 0, s.lfs.sha256 if s.lfs else "")
-        for s in info.siblings or []
-    ]
-    licences = [t.removeprefix("license:") for t in info.tags or [] if t.startswith("license:")]
-    return Plan(name, info.sha or "main", "".join(licences[:1]), choose(name, files))
+    with download_errors(_cache(library)), _hub_errors(library, name):
+        if is_offline(offline):
+            plan = _look_up_cached(library, name)
+        else:
+            info = library.HfApi(endpoint=_endpoint()).model_info(name.repo, files_metadata=True)
+            entries = ((s.rfilename, s.size, s.lfs and s.lfs.sha256) for s in info.siblings or [])
+            tags = [tag for tag in info.tags or [] if isinstance(tag, str)]
+            licences = [t.removeprefix("license:") for t in tags if t.startswith("license:")]
+            files = choose(name, listed(name.repo, entries))
+            licence = "".join(filter(str.isprintable, "".join(licences[:1])[:100]))
+            plan = Plan(name, info.sha or "main", licence, files)
+    if not isinstance(plan.revision, str) or not _REVISION.fullmatch(plan.revision):
+        raise DownloadError(f"{name.repo}: the Hub states the commit {plan.revision!r:.200}")
+    check_files(name.repo, plan.files)
+    return plan
 
 
 def _look_up_cached(library: ModuleType, name: HubName) -> Plan:
@@ -92,16 +116,17 @@ def _look_up_cached(library: ModuleType, name: HubName) -> Plan:
         if (repo.repo_type, repo.repo_id) == ("model", name.repo) and repo.revisions:
             # The branch's own commit, if it is known, else the newest one.
             revision = max(repo.revisions, key=lambda r: ("main" in r.refs, r.last_modified))
-            files = [
-                RepoFile(
+            entries = (
+                (
                     file.file_path.relative_to(revision.snapshot_path).as_posix(),
                     file.size_on_disk,
                     # A large file's blob is named by its SHA-256, a small one's by a git id.
                     file.blob_path.name if len(file.blob_path.name) == 64 else "",
                 )
                 for file in revision.files
-            ]
-            return Plan(name, revision.commit_hash, "", choose(name, files))
+            )
+            files = choose(name, listed(name.repo, entries))
+            return Plan(name, revision.commit_hash, "", files)
     raise DownloadError(
         f"{name.repo} is not in the Hub's cache on this machine, and the network is not to be used "
         "(--offline or HF_HUB_OFFLINE)"
@@ -145,7 +170,15 @@ def fetch(
     done = 0
     mirror = _cache(library) / f"models--{plan.name.repo.replace('/', '--')}"
     watched = target / ".cache" if target else mirror
+    place = target or mirror / "snapshots" / plan.revision
+    if plan.unverified:
+        _log.info("%s: no SHA-256 is stated of %s", plan.name, ", ".join(plan.unverified))
     with _quiet(library), download_errors(target or watched), _Watch(watched, progress) as watch:
+        if target:
+            refuse_ways_out(target, [file.name for file in plan.files])
+            refuse_ways_out(target, [".cache/huggingface/download"])
+        if not is_offline(offline):
+            needs_room(target or mirror.parent, _missing_bytes(plan, place, watched))
         for file in plan.files:
             watch.expect(done, file.size, plan.size)
             with _hub_errors(library, plan.name):
@@ -160,14 +193,8 @@ def fetch(
                         endpoint=_endpoint(),
                     )
                 )
-            digest = sha256_of(path) if file.sha256 else ""
-            if digest != file.sha256:
-                path.resolve().unlink()
-                path.unlink(missing_ok=True)
-                raise DownloadError(
-                    f"{plan.name.repo}/{file.name} has SHA-256 {digest}, the Hub states "
-                    f"{file.sha256}: it was deleted, try again"
-                )
+            _refuse_elsewhere(path, target or mirror)
+            digest = _verified(plan, file, path)
             records.append(FileRecord.of(path, digest))
             paths.append(path)
             done += file.size
@@ -176,22 +203,85 @@ def fetch(
     return Receipt(str(plan.name), str(path.absolute()), plan.licence, tuple(records))
 
 
+def _missing_bytes(plan: Plan, place: Path, watched: Path) -> int:
+    """Bytes that are still to come: of files that are not there, less what has begun to arrive."""
+    missing = 0
+    for file in plan.files:
+        try:
+            there = (place / file.name).stat().st_size == file.size
+        except OSError:
+            there = False
+        missing += 0 if there else file.size
+    return max(0, missing - max(sizes_below(watched, ".incomplete"), default=0))
+
+
+def _refuse_elsewhere(path: Path, folder: Path) -> None:
+    """Refuse what the library put elsewhere than it was told, which a server may have caused."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise DownloadError(
+            f"{path} leads out of {folder}: the server, or a link in that folder, has put it "
+            "elsewhere; look at it, and do not trust either"
+        )
+
+
+def _verified(plan: Plan, file: RepoFile, path: Path) -> str:
+    """Return the SHA-256 of what arrived, empty if none is stated; delete it if it is not right."""
+    digest = sha256_of(path) if file.sha256 else ""
+    if digest != file.sha256:
+        fault = f"SHA-256 {digest}, the Hub states {file.sha256}"
+    elif not file.sha256 and path.stat().st_size != file.size:
+        fault = f"{path.stat().st_size} bytes, the Hub states {file.size}"
+    else:
+        return digest
+    path.resolve().unlink()
+    path.unlink(missing_ok=True)
+    raise DownloadError(f"{plan.name.repo}/{file.name} has {fault}: it was deleted, try again")
+
+
 def delete(receipt: Receipt) -> None:
     """Delete the files of `receipt` from the Hub's cache, and the folders that become empty.
 
     In that cache a file is a link into a folder of blobs, one blob for equal files of several
-    revisions: a blob goes with the last link to it.
+    revisions: a blob goes with the last link to it. Nothing is deleted outside of the folder that
+    the cache has for this repository, whatever the receipt says.
+
+    Raises
+    ------
+    DownloadError
+        If a file lies elsewhere; nothing is deleted then.
     """
-    for record in receipt.files:
-        link = Path(record.path)
-        blob = link.resolve()
-        link.unlink(missing_ok=True)
-        snapshots = blob.parent.parent / "snapshots"
-        if not any(other.resolve() == blob for other in snapshots.rglob(link.name)):
-            blob.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # not empty: other files live there
-            for folder in list(link.parents)[:2]:
-                folder.rmdir()
+    repo = receipt.name.partition(":")[0].split("/", 2)[:2]
+    mirror = _known_cache() / f"models--{'--'.join(repo)}"
+    links = [Path(os.path.abspath(record.path)) for record in receipt.files]  # noqa: PTH100
+    with download_errors(mirror, "some of it may be left: try again"):
+        for link in links:
+            _refuse_to_delete(link, mirror, "snapshots")
+        for link in links:
+            blob = link.resolve()
+            is_blob = blob.parent == (mirror / "blobs").resolve()
+            others = (p for p in (mirror / "snapshots").rglob(link.name) if p != link)
+            # The link goes last: without it a second try would not know the blob.
+            if is_blob and not any(other.resolve() == blob for other in others):
+                blob.unlink(missing_ok=True)
+            link.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # not empty: other files live there
+                for folder in list(link.parents)[:2]:
+                    folder.rmdir()
+
+
+def _refuse_to_delete(link: Path, mirror: Path, part: str) -> None:
+    """Refuse a file that does not lie below a part of the cache, by name and by links."""
+    inside = (mirror / part).resolve()
+    if not (
+        link.is_relative_to(os.path.abspath(mirror / part))  # noqa: PTH100
+        and link.parent.resolve().is_relative_to(inside)
+        and inside.is_relative_to(mirror.resolve())
+    ):
+        raise DownloadError(
+            f"{link} lies outside of {mirror / part}, where the Hub's cache has this model: nothing"
+            " was deleted. Set HF_HUB_CACHE to the cache that it was pulled into, or delete it "
+            "yourself"
+        )
 
 
 class _Watch:
@@ -259,6 +349,15 @@ def _cache(library: ModuleType) -> Path:
     return Path(library.constants.HF_HUB_CACHE)
 
 
+def _known_cache() -> Path:
+    """Folder of the Hub's cache, also where the library is not installed (any more)."""
+    with contextlib.suppress(DownloadError):
+        return _cache(_library())
+    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    cache = os.environ.get("HF_HUB_CACHE") or f"{home}/hub"
+    return Path(os.path.expanduser(cache))  # noqa: PTH111
+
+
 @contextlib.contextmanager
 def _quiet(library: ModuleType) -> Iterator[None]:
     """Keep the library's own progress bars off the terminal."""
@@ -277,7 +376,6 @@ def _hub_errors(library: ModuleType, name: HubName) -> Iterator[None]:
     errors = library.errors
     # The HTTP client's errors are OSErrors in older versions of the library (requests); in newer
     # ones (httpx) HfHubHTTPError inherits from their base class.
-    transport = (OSError, *errors.HfHubHTTPError.__bases__)
     try:
         yield
     except errors.GatedRepoError as error:
@@ -299,15 +397,20 @@ def _hub_errors(library: ModuleType, name: HubName) -> Iterator[None]:
         raise DownloadError(
             f"{name.repo}: the Hub answered with HTTP status {status}: {_first_line(error)}"
         ) from error
-    except transport as error:
+    except (RmlError, MemoryError):
+        raise
+    except Exception as error:  # whatever an answer, or a folder, makes the library raise
         # The operating system's own errors (a full disk) keep their meaning.
-        if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError):
+        if isinstance(error, OSError) and error.errno and not isinstance(error, _NETWORK):
             raise
-        raise DownloadError(
-            f"{name.repo}: the transfer from the Hub failed: {_first_line(error)}; check the "
-            "network connection and try again"
-        ) from error
+        if isinstance(error, (OSError, *errors.HfHubHTTPError.__bases__)):
+            what = "the transfer from the Hub failed"
+            advice = "check the network connection and try again"
+        else:
+            what = f"the Hub's answer cannot be used: {type(error).__name__}"
+            advice = "try again later, or another version of huggingface_hub"
+        raise DownloadError(f"{name.repo}: {what}: {_first_line(error)}; {advice}") from error
 
 
 def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:500]

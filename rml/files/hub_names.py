@@ -10,19 +10,22 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from rml.errors import DownloadError
+from rml.errors import DownloadError, printable
+from rml.files.limits import MAX_PATH_BYTES, MAX_REPO_NAME
 
 __all__ = ["HubName", "RepoFile", "choose", "parse"]
 
-_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<quant>[\w.-]+)|/(?P<file>.+\.gguf))?")
+_NAME = re.compile(
+    r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<quant>[\w.-]+)|/(?P<file>.+\.gguf))?", re.ASCII
+)
 _SPLIT = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.(?:gguf|safetensors)")
 # Tried in this order when a repository has several quantizations and none was asked for.
 _DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
 # How names of quantizations begin; "K_M" alone is none.
 _QUANT = re.compile(r"(?:UD-)?(?:I?Q|TQ|B?F|FP|MXFP|NVFP)\d")
 _FOLDER_FILES = re.compile(
-    r"config\.json|generation_config\.json|tokenizer.*\.(json|model)|special_tokens_map\.json"
-    r"|added_tokens\.json|vocab\.(json|txt)|merges\.txt|chat_template.*\.(jinja|json)"
+    r"config\.json|generation_config\.json|tokenizer[^/]*\.(json|model)|special_tokens_map\.json"
+    r"|added_tokens\.json|vocab\.(json|txt)|merges\.txt|chat_template[^/]*\.(jinja|json)"
     r"|additional_chat_templates/[\w.-]+\.jinja|(?!consolidated|adapter_)[^/]*\.safetensors"
     r"|model\.safetensors\.index\.json"
 )
@@ -58,6 +61,8 @@ def parse(name: str) -> HubName | None:
     if match is None or ".." in name or "--" in match["repo"] or name.startswith("."):
         return None
     if match["repo"].endswith((".gguf", ".safetensors")):  # a path to a file
+        return None
+    if len(match["repo"]) > MAX_REPO_NAME or len(name) > MAX_PATH_BYTES or printable(name) != name:
         return None
     return HubName(match["repo"], (match["quant"] or "").upper(), match["file"] or "")
 
@@ -144,7 +149,9 @@ def _complete(name: HubName, stem: str, parts: list[RepoFile]) -> tuple[RepoFile
         wanted = (f"{stem}-{i:05d}-of-{total:05d}.gguf" for i in range(1, total + 1))
         missing = [part for part in wanted if part not in present]
         if missing or len(parts) != total:
-            raise DownloadError(f"{name.repo}: {stem} lacks {', '.join(missing) or 'a part'}")
+            lacks = ", ".join(map(_short, missing[:8])) or "a part"
+            more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+            raise DownloadError(f"{name.repo}: {_short(stem)} lacks {lacks}{more}")
     return tuple(parts)
 
 
@@ -157,8 +164,9 @@ def _folder(name: HubName, files: list[RepoFile]) -> tuple[RepoFile, ...]:
         pickles = [file.name for file in files if file.name.endswith(_PICKLES)]
         if pickles:
             raise DownloadError(
-                f"{name.repo} has its weights only as pickles ({pickles[0]}), which run code when "
-                "read: look for a repository with safetensors or GGUF files, or convert them"
+                f"{name.repo} has its weights only as pickles ({_short(pickles[0])}), which run "
+                "code when read: look for a repository with safetensors or GGUF files, or convert "
+                "them"
             )
         raise DownloadError(f"{name.repo} has no GGUF and no safetensors file: not a model for rml")
     if "config.json" not in by_name:
@@ -173,4 +181,9 @@ def _folder(name: HubName, files: list[RepoFile]) -> tuple[RepoFile, ...]:
 def _listed(models: dict[str, list[RepoFile]]) -> str:
     names = sorted(f"{stem}.gguf" for stem in models)
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return (", ".join(names[:20]) or "no GGUF file") + more
+    return (", ".join(map(_short, names[:20])) or "no GGUF file") + more
+
+
+def _short(name: str) -> str:
+    """Show the name of a file in a message that has several."""
+    return name if len(name) <= 200 else f"{name[:100]}...{name[-60:]}"

@@ -71,3 +71,31 @@ MAX_TENSOR_VALUES = _limit(
     "tensors", "values of a tensor, dimensions of zero left out", 1 << 48,
     "a shape such as (2**62, 0) takes no bytes, and still breaks arithmetic on shapes",
 )  # fmt: skip
+
+# ---- names of files ----
+
+MAX_PATH_BYTES = _limit("names", "bytes of a path", 4095, "no operating system opens a longer one")
+MAX_NAME_BYTES = _limit(
+    "names", "bytes of a part of a path", 255, "no common file system has a longer one"
+)
+
+# ---- Hub and cache ----
+
+MAX_REPO_NAME = _limit(
+    "Hub", "characters of a repository's name", 96, "the Hugging Face Hub has it"
+)
+MAX_REPO_FILES = _limit(
+    "Hub", "files of a repository", 100_000,
+    "the Hub advises against more, and no model is known to have a tenth of it",
+)  # fmt: skip
+MAX_REPO_BYTES = _limit(
+    "Hub", "bytes of a file of a repository", 1 << 50,
+    "a petabyte: the Hub takes files of 500 GB, and sums of sizes stay numbers of 64 bits",
+)  # fmt: skip
+MAX_RECEIPT_BYTES = _limit(
+    "cache", "bytes of a receipt", 4_000_000,
+    "a model of a thousand files takes a tenth of it; nothing larger is read or parsed",
+)  # fmt: skip
+MAX_RECEIPTS = _limit(
+    "cache", "receipts that are listed", 10_000, "a folder of millions would never be listed"
+)

@@ -7,7 +7,7 @@ from rml.errors import DownloadError
 from rml.files import hub_names
 from rml.files.known import KNOWN
 from rml.files.local import find
-from rml.files.paths import given_path, is_there
+from rml.files.paths import is_there, readable_path
 
 __all__ = ["NotPulled", "locate"]
 
@@ -36,7 +36,7 @@ def locate(name: str | os.PathLike[str]) -> Path:
     ArgumentError
         If it is neither a str nor a path, or empty.
     """
-    path = given_path(name, "a path or the name of a model")
+    path = readable_path(name, "a path or the name of a model")
     if not isinstance(name, str):
         return path
     if found := find(name):

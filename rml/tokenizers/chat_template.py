@@ -10,12 +10,12 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from pathlib import Path
 from typing import Any, Final
 
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
-from rml.errors import ArgumentError, TemplateError
+from rml.errors import ArgumentError, CheckpointError, TemplateError
+from rml.files.paths import readable_path
 from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 from rml.tokenizers.chat_messages import is_text_part, prepared, with_parsed_calls
 from rml.tokenizers.content_forms import readable
@@ -131,8 +131,14 @@ class ChatTemplate:
         ------
         TemplateError
             It cannot be read, is too large, or does not compile.
+        ArgumentError
+            `path` is no path.
         """
-        return cls(read_template(Path(path)))
+        try:
+            file = readable_path(path, "the file of a template")
+        except CheckpointError as error:  # no file can have that name
+            raise TemplateError(str(error)) from error
+        return cls(read_template(file))
 
     def render(
         self,

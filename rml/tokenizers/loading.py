@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rml.errors import CheckpointError, TokenizerError
 from rml.files import open_checkpoint
-from rml.files.paths import given_path, is_folder, is_there
+from rml.files.paths import is_folder, is_there, readable_path
 from rml.files.strict_json import load_json
 from rml.memory_room import out_of_memory
 from rml.tokenizers.json_ends import Beside
@@ -40,7 +40,7 @@ def load_tokenizer(path: str | os.PathLike[str], *, pre: str | None = None) -> T
     CheckpointError, UnsupportedModel
         The file cannot be opened.
     """
-    file = given_path(path)
+    file = readable_path(path)
     with out_of_memory(f"the tokenizer of {path}"):
         return _loaded(file, pre)
 

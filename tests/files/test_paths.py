@@ -1,13 +1,16 @@
 """Paths at which something else lies than a file: every fault is rml's own, and names the file."""
 
 import os
+import pickle
 import shutil
 from pathlib import Path
 
 import pytest
 
 import rml
-from rml.errors import RmlError
+from rml.errors import ArgumentError, CheckpointError, RmlError, SaveError
+from rml.files import pull
+from rml.files.local import find
 from rml.files.paths import given_path, is_folder, is_there
 
 LLAMA = Path(__file__).resolve().parent.parent / "fixtures" / "llama" / "hf"
@@ -94,3 +97,75 @@ def test_questions_have_answers(tmp_path):
         assert not is_folder(tmp_path / name)
     assert given_path("~/x") == Path.home() / "x"
     assert given_path("~nobody-at-all/x") == Path("~nobody-at-all/x")
+
+
+@pytest.mark.parametrize("use", [rml.load, rml.open_checkpoint, rml.load_tokenizer])
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("", ArgumentError, "expected, not ''"),
+        (b"model.gguf", ArgumentError, "expected, not b'model.gguf'"),
+        (b"", ArgumentError, "expected, not b''"),
+        (0, ArgumentError, "expected, not 0"),
+        (None, ArgumentError, "expected, not None"),
+        (["model.gguf"], ArgumentError, "expected, not "),
+        ("x" * 5000, CheckpointError, "the name is too long: 5000 bytes"),
+        ("a/" + "ü" * 128, CheckpointError, "a part of it has 256 bytes"),
+        ("a\0b", CheckpointError, "NUL"),
+        ("~\0", CheckpointError, "NUL"),
+        ("\ud800", CheckpointError, "is not a file name"),
+        ("~nobody-at-all/x", CheckpointError, "~nobody-at-all/x: there is no such file"),
+        ("\x1b[31m\u202e\udcff", CheckpointError, r"\\x1b\[31m\\u202e\\udcff: there is no such"),
+        (" ", CheckpointError, "there is no such file"),
+    ],
+    ids=lambda value: ascii(value)[:20],
+)
+def test_every_odd_name_is_refused_beside_a_model(tmp_path, monkeypatch, use, name, kind, message):
+    """None of them means the model that happens to lie in the current folder."""
+    shutil.copy(LLAMA.with_name("model.gguf"), tmp_path)
+    shutil.copy(LLAMA / "tokenizer.json", tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(kind, match=message) as caught:
+        use(name)
+    assert len(str(caught.value)) < 300
+    str(caught.value).encode()
+
+
+def test_objects_that_claim_to_be_paths():
+    class Raises(os.PathLike):
+        def __fspath__(self):
+            raise ZeroDivisionError("no path today")
+
+    class Number(os.PathLike):
+        def __fspath__(self):
+            return 5
+
+    for value, message in ((Raises(), "no path today"), (Number(), "fails to say its own")):
+        with pytest.raises(ArgumentError, match=message):
+            given_path(value)
+        with pytest.raises(ArgumentError, match=message):
+            rml.ChatTemplate.from_file(value)
+
+
+@pytest.mark.parametrize("use", [find, pull.pull, pull.offer, pull.remove])
+@pytest.mark.parametrize("value", [b"smollm2", 5, None, True, ["smollm2"], {}, Path("smollm2")])
+def test_a_model_s_name_is_a_text(use, value):
+    with pytest.raises(ArgumentError, match="the name of a model is expected, not"):
+        use(value)
+
+
+def test_a_folder_to_pull_into_is_a_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("RML_CACHE", str(tmp_path))
+    for value in (b"x", 5, ""):
+        with pytest.raises(ArgumentError, match="a folder is expected"):
+            pull.pull("smollm2", to=value, offline=True)
+    with pytest.raises(CheckpointError, match="the name is too long"):
+        pull.pull("smollm2", to="x" * 5000, offline=True)
+
+
+def test_errors_show_control_characters_as_escapes():
+    error = RmlError("a\x1b[31m\x00\x9b\u202e\u2028\ud800\tb\nc")
+    assert str(error) == "a\\x1b[31m\\x00\\x9b\\u202e\\u2028\\ud800\tb\nc"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert str(SaveError("\x07")) == "\\x07"

@@ -68,3 +68,24 @@ def test_quota_files(tmp_path):
     assert threads._quota(tmp_path) is None
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("250000\n")
     assert threads._quota(tmp_path) == 2.5
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_least_quota_of_all_groups_above(tmp_path, version):
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self" / "cgroup").write_text({1: "3:cpu,cpuacct:/a/b\n", 2: "0::/a/b\n"}[version])
+    for folder, quota in (("", 600_000), ("a", 150_000), ("a/b", 400_000)):
+        place = (groups / "cpu" if version == 1 else groups) / folder
+        place.mkdir(parents=True, exist_ok=True)
+        if version == 2:
+            (place / "cpu.max").write_text(f"{quota} 100000\n")
+        else:
+            (place / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+            (place / "cpu.cfs_period_us").write_text("100000\n")
+    assert threads._quota(groups, proc) == 1.5
+
+    broken = "a/cpu.max" if version == 2 else "cpu/a/cpu.cfs_period_us"
+    for text in ("", "max", "1", "0 0", "5 0", "x y", "9" * 5000):
+        (groups / broken).write_text(text if version == 2 else "0")
+        assert threads._quota(groups, proc) == 4.0
