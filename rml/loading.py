@@ -214,6 +214,7 @@ def _assemble(path: Path, checkpoint: Checkpoint, arguments: dict[str, Any]) -> 
             checkpoint,
             n_ctx=n_ctx,
             kv_type=kv_type,
+            reads_text_as=tokenizer.fingerprint,
         ),
         prompts=prompts,
         sampling=sampling,

@@ -440,6 +440,10 @@ class Model:
     ) -> Session:
         """Open a session that `Session.save` wrote; it goes on with the bits it would have had.
 
+        Damage is found, forgery is not: a file from a stranger can have the model go on from any
+        state, also one that its tokens do not show. It can run no code, reach no other memory, and
+        take no more than its size.
+
         Parameters
         ----------
         path : str or path-like

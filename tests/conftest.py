@@ -29,6 +29,12 @@ os.environ["PYTHONPATH"] = str(Path(rml.__file__).resolve().parent.parent)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests remember nothing in the user's cache."""
+    os.environ.setdefault("RML_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
 def _folder(variable: str, default: Path | None) -> Path | None:
     value = os.environ.get(variable)
     path = Path(value) if value else default

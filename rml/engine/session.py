@@ -319,8 +319,12 @@ class Session:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tokens, keys and values to a file, for `Model.load_session`.
 
-        It holds the text of the conversation. A file that is there is replaced; after an error it
-        is as it was, and the session may go on.
+        It holds the text of the conversation, so only its owner may read it. A file that is there
+        is replaced when the new one is whole; after an error it is as it was, and the session may
+        go on. A link stays one; a pipe or a device is written to.
+
+        The file is bound to the model: its weights, of which every byte is read for that once (the
+        cache folder remembers it), its configuration and its tokenizer.
 
         Raises
         ------

@@ -4,7 +4,7 @@
 bytes    content
 =======  =====================  ===================================================================
 8        ``RMLSESS`` and 0      what the file is
-4        version                of this layout, and of what is inside a page: 2
+4        version                of this layout, and of what is inside a page: 3
 4        n                      bytes of the header
 n        header                 one JSON object, see `_Header`
 ...      pages                  those of the first group of layers in the order of positions, then
@@ -16,24 +16,26 @@ n        header                 one JSON object, see `_Header`
 The header says all sizes of what follows. Layers that keep something else (the last positions only,
 a state) can be groups with other keys or of another kind: who does not know them refuses them.
 
-Version 1 is read, too. Its header has neither ``page_size``, which is 16, nor ``groups``: there was
-one, of all layers.
+Versions 1 and 2 are read, too. They know their model by samples of its tensors alone, so that one
+with other weights in between would pass; this is logged. The header of version 1 has neither
+``page_size``, which is 16, nor ``groups``: there was one, of all layers.
 
 Numbers are little-endian, as on every processor that rml runs on. Everything is checked before it
 is used, so a file that was cut, damaged or made for something else is refused; nothing in it is
-code. It holds the text of a conversation.
+code. It holds the text of a conversation, so only its owner may read it.
+
+The digest at the end finds damage, not forgery: whoever writes a file can make a right one of any
+content. A session from a stranger can have the model go on from any state he likes, which its
+tokens need not show; it can run no code, reach no other memory, and take no more than its size.
 """
 
-import errno
 import hashlib
 import json
+import logging
 import os
 import reprlib
-import secrets
-import stat
 import struct
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -45,16 +47,28 @@ from rml._kernels.pages import PAGE_SIZE, pages_for
 from rml.engine.sequence import Sequence
 from rml.errors import CheckpointError, ContextOverflow, SaveError
 from rml.files import Checkpoint
+from rml.files.digests import tensors_digest
 from rml.files.limits import MAX_JSON_BYTES
 from rml.files.mapped import file_size
 from rml.files.paths import given_path
+from rml.files.replacing import replacing
 from rml.files.strict_json import parse_json
 from rml.llm.config import ModelConfig
 
-__all__ = ["fingerprint", "read_session", "write_session"]
+__all__ = [
+    "STRICT_SINCE",
+    "VERSION",
+    "fingerprint",
+    "read_session",
+    "sampled_fingerprint",
+    "write_session",
+]
+
+_log = logging.getLogger("rml")
 
 MAGIC = b"RMLSESS\0"
-VERSION = 2
+VERSION = 3
+STRICT_SINCE = 3  # the fingerprint is of all bytes, and of the tokenizer
 _START = struct.Struct("<8sII")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _SAMPLE = 64  # bytes of each tensor, at three places, that tell models apart
@@ -120,29 +134,58 @@ class _Group:
     n_pages: int
 
 
-def fingerprint(checkpoint: Checkpoint, config: ModelConfig, n_ctx: int) -> str:
-    """Tell models apart: a digest of sizes, switches, rotary tables and samples of every tensor.
+def fingerprint(
+    checkpoint: Checkpoint, config: ModelConfig, n_ctx: int, tokenizer: str, *, n_threads: int = 1
+) -> str:
+    """Tell models apart: a digest of all that a session's numbers and ids depend on.
 
     Parameters
     ----------
     checkpoint : Checkpoint
-        The weights.
+        The weights, of which every byte counts.
     config : ModelConfig
         How they are used.
     n_ctx : int
         Context that the model was loaded for, on which one kind of rotary table depends.
+    tokenizer : str
+        Tells the tokenizer apart.
+    n_threads : int
+        Threads that read the weights where that was not done before.
+
+    Raises
+    ------
+    CheckpointError
+        If a file is gone or was changed.
     """
+    # What is as usual is left out, so that a switch for a family to come changes nothing here.
+    switches = {
+        field.name: getattr(config, field.name)
+        for field in fields(config)
+        if getattr(config, field.name) != field.default
+    }
+    digest = hashlib.sha256(repr(sorted(switches.items())).encode())
+    _add_ropes(digest, config, n_ctx)
+    digest.update(f"{tokenizer} {tensors_digest(checkpoint, n_threads)}".encode())
+    return digest.hexdigest()
+
+
+def sampled_fingerprint(checkpoint: Checkpoint, config: ModelConfig, n_ctx: int) -> str:
+    """Tell models apart as versions 1 and 2 do: by samples of every tensor."""
     digest = hashlib.sha256(repr(config).encode())
-    for rope in config.ropes(n_ctx):
-        if rope is not None:
-            digest.update(rope.inv_freq.tobytes())
-            digest.update(repr(rope.attention_factor).encode())
+    _add_ropes(digest, config, n_ctx)
     for name, tensor in sorted(checkpoint.tensors.items()):
         digest.update(repr((name, tensor.shape, tensor.type)).encode())
         data = tensor.data
         for start in (0, len(data) // 2, max(0, len(data) - _SAMPLE)):
             digest.update(data[start : start + _SAMPLE].tobytes())
     return digest.hexdigest()
+
+
+def _add_ropes(digest: "hashlib._Hash", config: ModelConfig, n_ctx: int) -> None:
+    for rope in config.ropes(n_ctx):
+        if rope is not None:
+            digest.update(rope.inv_freq.tobytes())
+            digest.update(repr(rope.attention_factor).encode())
 
 
 def write_session(
@@ -179,7 +222,7 @@ def write_session(
     text = json.dumps(asdict(header), separators=(",", ":")).encode()
     given = given_path(path)
     try:
-        with _replacing(given) as file:
+        with replacing(given) as file:
             digest = hashlib.sha256()
 
             def write(data: bytes) -> None:
@@ -200,35 +243,6 @@ def write_session(
         raise SaveError(f"{given}: the session cannot be saved there: {why}") from error
 
 
-@contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file beside `path` that takes its place when all is written, or is removed."""
-    if "\0" in str(path):
-        raise SaveError(f"{str(path)!r} is not a file name: it holds a NUL character")
-    target = Path(os.path.realpath(path))  # a link stays one
-    mode = None
-    if target.exists():
-        if not target.is_file():  # nor must a device be replaced, where that is allowed
-            what = "a folder" if target.is_dir() else "a device or the like"
-            raise OSError(errno.EEXIST, f"this is {what}, but a file is needed")
-        if not os.access(target, os.W_OK):
-            raise PermissionError(errno.EACCES, "the file that is there may not be written")
-        mode = stat.S_IMODE(target.stat().st_mode)
-    # Not the name with something added, which might be too long.
-    temporary = target.with_name(f".rml-{secrets.token_hex(8)}.tmp")
-    with temporary.open("xb") as file:
-        try:
-            if mode is not None:
-                os.fchmod(file.fileno(), mode)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            temporary.replace(target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-
-
 def read_session(
     path: str | os.PathLike[str],
     sequence: Sequence,
@@ -236,7 +250,7 @@ def read_session(
     *,
     n_ctx: int,
     kv_type: str,
-    model: str,
+    model: Callable[[int], str],
     compute: str,
     n_vocab: int,
 ) -> None:
@@ -252,8 +266,10 @@ def read_session(
         ``reserve(sequence, n)`` has it hold pages for `n` tokens.
     n_ctx : int
         Most tokens that it may hold.
-    kv_type, model, compute : str
+    kv_type, compute : str
         See `_Header`: what the session is for.
+    model : callable
+        The model's fingerprint as files of a version have it, ``model(version)``.
     n_vocab : int
         Limit of token ids.
 
@@ -279,16 +295,22 @@ def read_session(
             digest.update(data)
             return data
 
-        header = _read_header(read, size, source)
-        for name, wanted in (
-            ("kv_type", kv_type),
-            ("compute", compute),
-            ("model", model),
-            ("page_size", PAGE_SIZE),
-        ):
-            found = getattr(header, name)
+        version, header = _read_header(read, size, source)
+
+        def require(name: str, found: object, wanted: object) -> None:
             if found != wanted:
                 raise CheckpointError(f"{source}: {_DIFFERS[name].format(found, wanted)}")
+
+        require("kv_type", header.kv_type, kv_type)
+        require("compute", header.compute, compute)
+        require("page_size", header.page_size, PAGE_SIZE)
+        require("model", header.model, model(version))  # last, since it may take a while
+        if version < STRICT_SINCE:
+            _log.warning(
+                "%s: the session was saved by an older rml, which told models apart by samples of "
+                "their tensors: that this one has no other weights is not known",
+                source,
+            )
         tokens = _checked_tokens(header.tokens, n_vocab, source)
         if len(tokens) > n_ctx:
             raise ContextOverflow(len(tokens), n_ctx, "load the session with a larger n_ctx")
@@ -345,7 +367,7 @@ def _stored(
                 yield entry, part, axis
 
 
-def _read_header(read: Callable[[int], bytes], size: int, source: Path) -> _Header:
+def _read_header(read: Callable[[int], bytes], size: int, source: Path) -> tuple[int, _Header]:
     if size < _START.size:
         raise CheckpointError(f"{source}: {size} bytes are no session")
     magic, version, n = _START.unpack(read(_START.size))
@@ -367,7 +389,7 @@ def _read_header(read: Callable[[int], bytes], size: int, source: Path) -> _Head
     _check_keys(found, names, f"{source}: the header")
     if version > 1 and not isinstance(found["groups"], list):
         raise CheckpointError(f"{source}: the groups are no list")
-    return _Header(**found)
+    return version, _Header(**found)
 
 
 def _check_keys(found: dict[str, Any], names: Collection[str], what: str) -> None:

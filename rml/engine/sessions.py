@@ -3,11 +3,18 @@
 import logging
 import os
 import weakref
+from collections.abc import Callable
 
 from rml.engine.context import checked_context, default_kv_memory
 from rml.engine.engine import Engine
 from rml.engine.session import Session
-from rml.engine.session_file import fingerprint, read_session
+from rml.engine.session_file import (
+    STRICT_SINCE,
+    VERSION,
+    fingerprint,
+    read_session,
+    sampled_fingerprint,
+)
 from rml.errors import ClosedError
 from rml.files import Checkpoint
 from rml.llm.decoder import DecoderLM
@@ -32,14 +39,26 @@ class Sessions:
         Positions of a session for which nobody says.
     kv_type : str
         How it stores keys and values.
+    reads_text_as : callable, optional
+        Tells its tokenizer apart from others, by a string.
     """
 
-    def __init__(self, engine: Engine, checkpoint: Checkpoint, *, n_ctx: int, kv_type: str) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        checkpoint: Checkpoint,
+        *,
+        n_ctx: int,
+        kv_type: str,
+        reads_text_as: Callable[[], str] | None = None,
+    ) -> None:
         self.engine = engine
         self.n_ctx, self.kv_type = n_ctx, kv_type
         config = engine.decoder.config
         self.n_vocab, self.d_model = config.n_vocab, config.d_model
         self._checkpoint = checkpoint
+        self._reads_text_as = reads_text_as
+        self._fingerprints: dict[int, str] = {}  # by version of session files
         self._said: set[str] = set()
         # Changed and copied without a lock, which a fork in another thread could leave locked; and
         # without callbacks, which an interrupt could come into.
@@ -102,7 +121,8 @@ class Sessions:
                     n_ctx=session.n_ctx,
                     kv_type=session.kv_type,
                     n_vocab=self.n_vocab,
-                    **self.identity(),
+                    model=self.fingerprint,
+                    compute=self.engine.decoder.compute,
                 )
         except BaseException:
             session.close()
@@ -111,11 +131,24 @@ class Sessions:
 
     def identity(self) -> dict[str, str]:
         """Return what tells this model and its arithmetic apart, for files of sessions."""
-        decoder = self.engine.decoder
-        return {
-            "model": fingerprint(self._checkpoint, decoder.config, decoder.n_ctx),
-            "compute": decoder.compute,
-        }
+        return {"model": self.fingerprint(), "compute": self.engine.decoder.compute}
+
+    def fingerprint(self, version: int = VERSION) -> str:
+        """Return what tells the model apart, as files of sessions of a version have it.
+
+        Made when it is asked for the first time, which means to read all weights if that was not
+        done in an earlier process, see `rml.files.digests`.
+        """
+        if version not in self._fingerprints:
+            decoder = self.engine.decoder
+            arguments = (self._checkpoint, decoder.config, decoder.n_ctx)
+            if version < STRICT_SINCE:
+                found = sampled_fingerprint(*arguments)
+            else:
+                text = "" if self._reads_text_as is None else self._reads_text_as()
+                found = fingerprint(*arguments, text, n_threads=decoder.n_threads)
+            self._fingerprints[version] = found
+        return self._fingerprints[version]
 
     def enter(self, session: Session) -> None:
         """Remember a session as one of this model, and close it with the model."""

@@ -76,6 +76,11 @@ class Checkpoint:
         """Whether `close` was called."""
         return self._contents is None
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files that hold the tensors."""
+        return tuple(file.path for file in self._open().files)
+
     def close(self) -> None:
         """Unmap the files; closing twice does nothing.
 

@@ -5,6 +5,7 @@ Text is first cut at special tokens; what lies between goes through the vocabula
 ``decode(encode(text)) == text``.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral
 from operator import index
@@ -24,6 +25,14 @@ from rml.tokenizers.text_model import Parts
 __all__ = ["Tokenizer"]
 
 _BLANK: Final = 0x20
+
+# Text in which tokenizers differ: words, numbers, blanks, scripts, composed letters, code.
+_PROBE: Final = (
+    "The quick brown fox's 12345 ½ ﬁne don't HELLO  world\n\n\t  x = [1, 2.5e-3]; // \r\n"
+    "naïve café cafe\u0301 Ａｂｃ ß İı Straße 你好世界 こんにちは 안녕하세요 Привет мир مرحبا "
+    "שלום नमस्ते สวัสดี 👩‍👩‍👧‍👦🏽 \u200b\ufeff\xa0\x00 ---- ==== https://example.org/a?b=c&d "
+    "<s></s><unk><|im_start|><|endoftext|>[INST] zażółć gęślą 1000000 _snake_caseCamelCase"
+)
 
 
 class Tokenizer:
@@ -243,6 +252,20 @@ class Tokenizer:
     def eos_token(self) -> str | None:
         """Text of the end-of-text token, for templates."""
         return None if self.eos_id is None else self._tokens[self.eos_id]
+
+    def fingerprint(self) -> str:
+        """Tell tokenizers apart by what they do: their tokens, and the ids of a page of text.
+
+        Returns
+        -------
+        str
+            SHA-256, hexadecimal.
+        """
+        digest = hashlib.sha256("".join(self._tokens).encode("utf-8", "surrogatepass"))
+        digest.update(repr((list(map(len, self._tokens)), sorted(self._control))).encode())
+        for text in (_PROBE, _PROBE.swapcase(), *_PROBE.split()):
+            digest.update(repr(self.encode(text)).encode())
+        return digest.hexdigest()
 
     def check(self) -> list[str]:
         """Look for oddities of the vocabulary that encoding tolerates.

@@ -1,11 +1,16 @@
 """Sessions in files and forks: the bits they would have had, and everything else refused."""
 
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
 import resource
+import socket
+import stat
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +117,12 @@ def test_a_loaded_session_may_be_saved_again_and_forked(model, saved, tmp_path):
             np.testing.assert_array_equal(fork.forward([9]), session.forward([9]))
 
 
+def about(model, kv_type, version=1):
+    """What a file of an older version says of its model."""
+    fingerprint = model._sessions.fingerprint(version)
+    return {"model": fingerprint, "compute": model.compute, "kv_type": kv_type}
+
+
 def version_1(sequence, path, **about):
     """Write a file as rml did before it knew groups of layers.
 
@@ -139,8 +150,7 @@ def saved_1(model, tmp_path):
     """A file of `IDS`, of version 1."""
     with model.session() as session:
         session.forward(IDS)
-        about = {**model._sessions.identity(), "kv_type": "f16"}
-        version_1(session._sequence, tmp_path / "saved-1", **about)
+        version_1(session._sequence, tmp_path / "saved-1", **about(model, "f16"))
     return tmp_path / "saved-1"
 
 
@@ -151,8 +161,7 @@ def test_version_1_is_read_and_saved_again_as_the_present_one(model, tmp_path, k
     with model.session(kv_type=kv_type) as session:
         if ids:
             session.forward(ids)
-        about = {**model._sessions.identity(), "kv_type": kv_type}
-        version_1(session._sequence, tmp_path / "old", **about)
+        version_1(session._sequence, tmp_path / "old", **about(model, kv_type))
         session.save(tmp_path / "new")
         expected = logits_of(session, [7, 8, 9])
 
@@ -203,7 +212,8 @@ def of_random_pages(n, *sizes):
 
 
 def read_into(sequence, path):
-    session_file.read_session(path, sequence, Sequence.reserve, n_ctx=64, n_vocab=64, **ABOUT)
+    about = {**ABOUT, "model": lambda _version: ABOUT["model"]}
+    session_file.read_session(path, sequence, Sequence.reserve, n_ctx=64, n_vocab=64, **about)
 
 
 def bytes_of(sequence):
@@ -331,11 +341,13 @@ def test_every_damaged_byte_is_noticed(model, version, request, tmp_path):
 
 
 def test_versions_are_not_mistaken_for_each_other(model, saved, saved_1, tmp_path):
-    for file, version in ((saved, 1), (saved_1, 2), (saved, 0), (saved, 3)):
+    for file, version in ((saved, 1), (saved, 2), (saved_1, 2), (saved, 0), (saved, 4)):
         content = bytearray(file.read_bytes())
         content[8] = version
         (tmp_path / "file").write_bytes(content)
-        with pytest.raises(CheckpointError, match=r"header has|of version [03], .* 1 to 2"):
+        with pytest.raises(
+            CheckpointError, match=r"header has|another model|of version [04], .* 1 to 3"
+        ):
             model.load_session(tmp_path / "file")
 
 
@@ -463,8 +475,8 @@ def test_forged_headers_of_version_1(model, saved_1, tmp_path, monkeypatch, chan
     [
         (b"GGUF" + bytes(100), "no session"),
         (b"RMLSESS\0", "no session"),
-        (struct.pack("<8sII", b"RMLSESS\0", 0, 5) + bytes(50), "version 0, .* 1 to 2"),
-        (struct.pack("<8sII", b"RMLSESS\0", 3, 5) + bytes(50), "version 3, .* 1 to 2"),
+        (struct.pack("<8sII", b"RMLSESS\0", 0, 5) + bytes(50), "version 0, .* 1 to 3"),
+        (struct.pack("<8sII", b"RMLSESS\0", 4, 5) + bytes(50), "version 4, .* 1 to 3"),
         (struct.pack("<8sII", b"RMLSESS\0", 1, 2**32 - 1) + bytes(50), "cut or damaged"),
         (struct.pack("<8sII", b"RMLSESS\0", 2, 2**32 - 1) + bytes(50), "cut or damaged"),
         (struct.pack("<8sII", b"RMLSESS\0", 1, 4) + b"[1] " + bytes(50), "object"),
@@ -533,14 +545,17 @@ def test_a_full_disk(model, saved, tmp_path):
         ("folder/..", "this is a folder"),
         ("saved/file", "Not a directory"),
         ("/", "this is a folder"),
-        ("/dev/full", "a device"),
-        ("link-to-full", "a device"),
+        ("/dev/full", "No space"),
+        ("link-to-full", "No space"),
+        ("socket", "a socket"),
         ("x" * 300, "too long"),
     ],
 )
 def test_places_where_no_file_can_be(model, saved, tmp_path, place, message):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link-to-full").symlink_to("/dev/full")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
     before = saved.read_bytes()
     path = tmp_path / place
     with model.session() as session:
@@ -550,7 +565,12 @@ def test_places_where_no_file_can_be(model, saved, tmp_path, place, message):
         session.save(saved)  # it is usable, and nothing has changed
     assert saved.read_bytes() == before
     assert Path("/dev/full").is_char_device()
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["folder", "link-to-full", "saved"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "folder",
+        "link-to-full",
+        "saved",
+        "socket",
+    ]
 
 
 @pytest.mark.parametrize("path", [None, 5, "", b"file", ["file"]])
@@ -575,7 +595,7 @@ def test_a_file_without_permission(model, saved, monkeypatch):
         def refuse(_path, *_args, **_kwargs):
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr(Path, "open", refuse)
+        monkeypatch.setattr(os, "open", refuse)
         with pytest.raises(SaveError, match="Permission denied"):
             session.save(saved.with_name("new"))
         monkeypatch.undo()
@@ -596,6 +616,110 @@ def test_what_a_saved_file_keeps_of_the_one_it_replaces(model, saved, tmp_path):
         assert loaded.tokens == [1, 2]
 
 
+@pytest.mark.parametrize("umask", [0, 0o077, 0o777])
+def test_only_the_owner_may_read_it(model, tmp_path, umask):
+    for name in ("new", "old"):
+        (tmp_path / "old").touch(0o666)
+        (tmp_path / "old").chmod(0o666)
+        before = os.umask(umask)
+        try:
+            with model.session() as session:
+                session.forward([1])
+                session.save(tmp_path / name)
+        finally:
+            os.umask(before)
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_pipe_is_written_to(model, saved, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "link").symlink_to(pipe)
+    with model.session() as session:
+        session.forward(IDS)
+        for path in (pipe, tmp_path / "link"):
+            with pytest.warns(UserWarning, match=f"{path}: nobody reads this pipe") as said:
+                session.save(path)
+            assert said[0].filename == __file__
+            assert pipe.is_fifo()
+        read = []
+        # To read and write at once does not wait for a writer, and so is there in time.
+        reader = os.open(pipe, os.O_RDWR)
+        n = saved.stat().st_size
+        assert n < 1 << 16  # a pipe holds so much
+        session.save(pipe)
+        while sum(map(len, read)) < n:
+            read.append(os.read(reader, n))
+        os.close(reader)
+        content = b"".join(read)
+    assert content == saved.read_bytes()
+    assert pipe.is_fifo()
+
+
+def test_a_device_is_written_to(model):
+    with model.session() as session:
+        session.forward([1])
+        session.save("/dev/null")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_what_was_left_by_a_killed_process_is_removed(model, tmp_path):
+    """Unless somebody is at work on it, or may be."""
+    for name in ("left", "locked", "fresh"):
+        (tmp_path / f".rml-{name}.tmp").write_bytes(b"half a session")
+        if name != "fresh":
+            os.utime(tmp_path / f".rml-{name}.tmp", (1e9, 1e9))
+    (tmp_path / ".rml-folder.tmp").mkdir()
+    os.utime(tmp_path / ".rml-folder.tmp", (1e9, 1e9))
+    (tmp_path / "other.tmp").touch()
+    os.utime(tmp_path / "other.tmp", (1e9, 1e9))
+    with (tmp_path / ".rml-locked.tmp").open("rb") as locked, model.session() as session:
+        fcntl.flock(locked.fileno(), fcntl.LOCK_EX)
+        session.forward([1])
+        session.save(tmp_path / "file")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".rml-folder.tmp",
+        ".rml-fresh.tmp",
+        ".rml-locked.tmp",
+        "file",
+        "other.tmp",
+    ]
+
+
+def test_a_save_that_is_killed(tmp_path):
+    code = f"""
+import os, rml
+from rml.engine import session_file
+model = rml.load({str(LLAMA)!r}, n_threads=1)
+session = model.session()
+session.forward([1, 2])
+os.replace = None
+def die(*_):
+    os.kill(os.getpid(), 9)
+os.fsync = die
+session.save({str(tmp_path / "file")!r})
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False)
+    assert done.returncode == -9
+    (left,) = tmp_path.iterdir()
+    os.utime(left, (1e9, 1e9))
+    with rml.load(LLAMA, n_threads=1) as model, model.session() as session:
+        session.save(tmp_path / "file")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_folder_is_brought_to_the_disk_after_the_file(model, tmp_path, monkeypatch):
+    kinds = []
+
+    def noted(descriptor):
+        kinds.append(stat.S_IFMT(os.fstat(descriptor).st_mode))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with model.session() as session:
+        session.save(tmp_path / "file")
+    assert kinds == [stat.S_IFREG, stat.S_IFDIR]
+
+
 def test_a_name_as_long_as_names_may_be(model, tmp_path):
     with model.session() as session:
         session.save(tmp_path / ("x" * 255))
@@ -611,21 +735,64 @@ def test_closed_sessions_are_not_saved(model, tmp_path):
 
 
 def test_the_fingerprint_depends_on_what_changes_a_result(model):
-    checkpoint, config = model._checkpoint, model.config
+    checkpoint = model._checkpoint
 
-    def of(n_ctx=64, **changes):
-        return session_file.fingerprint(checkpoint, dataclasses.replace(config, **changes), n_ctx)
+    def of(n_ctx=64, tokenizer="this one", **changes):
+        config = dataclasses.replace(model.config, **changes)
+        return session_file.fingerprint(checkpoint, config, n_ctx, tokenizer)
 
     assert of() == of(n_ctx=128)
     assert of() != of(norm_eps=1e-3)
+    assert of() != of(tokenizer="another one")
     dynamic = RopeScaling(type="dynamic", factor=2.0, original_context=32)
     assert of(rope_scaling=dynamic) != of(rope_scaling=dynamic, n_ctx=128)
+
+
+@pytest.fixture
+def other_weights(tmp_path):
+    """The model with other values, but for those that versions 1 and 2 look at."""
+    path = tmp_path / "other.gguf"
+    content = bytearray(LLAMA.read_bytes())
+    with rml.open_checkpoint(LLAMA) as checkpoint:
+        for tensor in checkpoint.tensors.values():
+            n = tensor.n_bytes
+            for first, last in ((64, n // 2), (n // 2 + 64, n - 64)):
+                for at in range(tensor.start + first, tensor.start + last, 2):
+                    content[at + 1] ^= 0x80
+    path.write_bytes(content)
+    with rml.load(path, n_threads=1) as model:
+        yield model
+
+
+def test_a_model_with_other_weights(model, other_weights, saved, saved_1, caplog):
+    with pytest.raises(CheckpointError, match="another model"):
+        other_weights.load_session(saved)
+    # Files of older versions know no better.
+    other_weights.load_session(saved_1).close()
+    assert "other weights" in caplog.text
+    assert model._sessions.fingerprint(2) == other_weights._sessions.fingerprint(2)
+
+
+def test_a_model_with_another_tokenizer(model, saved, tmp_path):
+    """One token reads otherwise; all weights are the same."""
+    content = LLAMA.read_bytes()
+    text = next(t for t in model.tokenizer._tokens if t.isascii() and len(t) > 1 and t.isalpha())
+    length = struct.pack("<Q", len(text))
+    assert content.count(length + text.encode()) == 1
+    (tmp_path / "other.gguf").write_bytes(
+        content.replace(length + text.encode(), length + text.swapcase().encode())
+    )
+    with (
+        rml.load(tmp_path / "other.gguf", n_threads=1) as loaded,
+        pytest.raises(CheckpointError, match="another model"),
+    ):
+        loaded.load_session(saved)
 
 
 def test_the_version_belongs_to_the_layout_of_pages():
     """Where this fails, pages have changed, and `session_file.VERSION` must change, too.
 
-    Versions 1 and 2 have the same pages; neither can be read as it is any more then.
+    Versions 1 to 3 have the same pages; none can be read as it is any more then.
     """
     rng = np.random.default_rng(0)
     k, v = rng.integers(-9, 9, (2, 5, 2, 8)).astype(np.float32)
@@ -638,7 +805,7 @@ def test_the_version_belongs_to_the_layout_of_pages():
         for array in pages.page(0):
             digest.update(array.tobytes())
 
-    assert (session_file.VERSION, digest.hexdigest()[:16]) == (2, "5a79e4c0afbe9ee4")
+    assert (session_file.VERSION, digest.hexdigest()[:16]) == (3, "5a79e4c0afbe9ee4")
 
 
 # ---- forks ----

@@ -1,0 +1,118 @@
+"""A digest of all bytes of a model's tensors, made once and remembered in the cache.
+
+It tells a model apart from every other one, however alike: what belongs to it (a saved session) is
+used with it alone. Making it means reading all weights, a second or so for each gigabyte; what was
+made is kept in the cache folder, and counts as long as the files have the size, the time of the
+last write, the inode and the device that they had then. Where the cache cannot be written it is
+made again by the next program.
+"""
+
+import hashlib
+import json
+import logging
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rml.errors import CheckpointError
+from rml.files.cache import cache_dir
+from rml.files.checkpoint import Checkpoint
+
+__all__ = ["tensors_digest"]
+
+_log = logging.getLogger("rml")
+
+
+def tensors_digest(checkpoint: Checkpoint, n_threads: int = 1) -> str:
+    """Return a digest of names, shapes, types and all bytes of the tensors.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        Open.
+    n_threads : int
+        Threads that read the weights where that was not done before.
+
+    Returns
+    -------
+    str
+        SHA-256, hexadecimal. It does not depend on how the tensors are dealt to files.
+
+    Raises
+    ------
+    ClosedError
+        If the checkpoint is closed.
+    CheckpointError
+        If a file is gone or was changed meanwhile.
+    """
+    files = _files(checkpoint)
+    place = _place(files)
+    known = _remembered(place, files)
+    if known is not None:
+        return known
+    digest = hashlib.sha256()
+    tensors = sorted(checkpoint.tensors.items())
+    with ThreadPoolExecutor(n_threads) as pool:
+        each = pool.map(lambda entry: hashlib.sha256(entry[1].data).digest(), tensors)
+        for (name, tensor), found in zip(tensors, each, strict=True):
+            digest.update(repr((name, tensor.shape, tensor.type)).encode())
+            digest.update(found)
+    if _files(checkpoint) != files:
+        raise CheckpointError(
+            f"{checkpoint.path}: the file was changed while it was read; load the model again"
+        )
+    _remember(place, files, digest.hexdigest())
+    return digest.hexdigest()
+
+
+def _files(checkpoint: Checkpoint) -> list[list[Any]]:
+    """Say what tells the files of a model from what they are at another time."""
+    found = []
+    for path in checkpoint.paths:
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+        found.append(
+            [str(path.absolute()), status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev]
+        )
+    return found
+
+
+def _place(files: list[list[Any]]) -> Path:
+    name = hashlib.sha256(json.dumps([path for path, *_ in files]).encode()).hexdigest()
+    return cache_dir() / "digests" / f"{name[:32]}.json"
+
+
+def _remembered(place: Path, files: list[list[Any]]) -> str | None:
+    """Return the digest that was made of these files as they are now, if there is one."""
+    try:
+        with place.open("rb") as file:
+            kept = json.loads(file.read(_most_bytes(files)))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        _log.info("%s: not a digest of a model: %s", place, error)
+        return None
+    if not isinstance(kept, dict) or kept.get("files") != files:
+        return None
+    digest = kept.get("sha256")
+    return digest if isinstance(digest, str) else None
+
+
+def _most_bytes(files: list[list[Any]]) -> int:
+    return len(json.dumps(files)) + 1000
+
+
+def _remember(place: Path, files: list[list[Any]], digest: str) -> None:
+    temporary = place.with_name(f"{place.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_text(json.dumps({"files": files, "sha256": digest}), encoding="utf-8")
+            temporary.replace(place)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        _log.info("%s: the digest of a model is not kept: %s", place, error)
