@@ -71,3 +71,25 @@ MAX_TENSOR_VALUES = _limit(
     "tensors", "values of a tensor, dimensions of zero left out", 1 << 48,
     "a shape such as (2**62, 0) takes no bytes, and still breaks arithmetic on shapes",
 )  # fmt: skip
+
+# ---- tokenizers ----
+
+MAX_PATTERN_CHARS = _limit(
+    "tokenizer", "characters of a pattern", 20_000,
+    "the longest known, a list of the letters of all cased scripts, has 1,500",
+)  # fmt: skip
+MAX_PATTERN_REPEATS = _limit(
+    "tokenizer", "product of nested repeats in a pattern", 10_000,
+    "they are written out when a pattern is compiled; the largest known is 512",
+)  # fmt: skip
+MAX_STEPS = _limit(
+    "tokenizer", "steps of a normalizer, pre-tokenizer or decoder", 256,
+    "each goes through every text; the most known are 20",
+)  # fmt: skip
+MAX_STEP_DEPTH = _limit(
+    "tokenizer", "sequences of steps in each other", 16, "no file is known to have more than 2"
+)
+MAX_TEXT_GROWTH = _limit(
+    "tokenizer", "times that normalizing may make a text as long", 32,
+    "Unicode's own forms make it 18 times as long at most",
+)  # fmt: skip
