@@ -99,3 +99,25 @@ MAX_RECEIPT_BYTES = _limit(
 MAX_RECEIPTS = _limit(
     "cache", "receipts that are listed", 10_000, "a folder of millions would never be listed"
 )
+
+# ---- tokenizers ----
+
+MAX_PATTERN_CHARS = _limit(
+    "tokenizer", "characters of a pattern", 20_000,
+    "the longest known, a list of the letters of all cased scripts, has 1,500",
+)  # fmt: skip
+MAX_PATTERN_REPEATS = _limit(
+    "tokenizer", "product of nested repeats in a pattern", 10_000,
+    "they are written out when a pattern is compiled; the largest known is 512",
+)  # fmt: skip
+MAX_STEPS = _limit(
+    "tokenizer", "steps of a normalizer, pre-tokenizer or decoder", 256,
+    "each goes through every text; the most known are 20",
+)  # fmt: skip
+MAX_STEP_DEPTH = _limit(
+    "tokenizer", "sequences of steps in each other", 16, "no file is known to have more than 2"
+)
+MAX_TEXT_GROWTH = _limit(
+    "tokenizer", "times that normalizing may make a text as long", 32,
+    "Unicode's own forms make it 18 times as long at most",
+)  # fmt: skip

@@ -13,6 +13,7 @@ Source: the behaviour of Hugging Face tokenizers.
 """
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,6 +21,7 @@ from typing import Any, Final
 from rml.errors import TokenizerError
 from rml.tokenizers.byte_level import as_bytes, from_visible
 from rml.tokenizers.json_stages import flat, read_replace
+from rml.tokenizers.patterns import grown_too_much, most_characters, seconds_for
 
 __all__ = ["Decoder", "read_decoder"]
 
@@ -67,8 +69,11 @@ class Decoder:
         return as_bytes(changed) if self.bytes_of is from_visible else self.bytes_of(changed)
 
     def _changed(self, text: str, first: bool) -> str:
+        given, most = text, most_characters(text)
         for step in self.steps:
             text = step(text, first)
+            if len(text) > most:
+                raise grown_too_much("the decoder", given, most)
         return text
 
 
@@ -144,7 +149,11 @@ def _metaspace(decoder: Decoder, part: Mapping[str, Any], where: str) -> None:
 
 def _replaced(decoder: Decoder, part: Mapping[str, Any], where: str) -> None:
     replace = read_replace(part, where)
-    decoder.steps.append(lambda text, _: replace(text))
+
+    def replaced(text: str, _: bool) -> str:
+        return replace(text, most_characters(text), time.monotonic() + seconds_for(text))
+
+    decoder.steps.append(replaced)
 
 
 def _strip_tokens(decoder: Decoder, part: Mapping[str, Any], where: str) -> None:

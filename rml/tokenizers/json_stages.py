@@ -6,6 +6,7 @@ Source: the documentation and behaviour of Hugging Face tokenizers. Its patterns
 Oniguruma; the ``regex`` package reads them alike in its version 1 mode, lines included.
 """
 
+import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +15,15 @@ from typing import Any, Final
 import regex  # type: ignore[import-untyped]  # has no stubs
 
 from rml.errors import TokenizerError
+from rml.files.limits import MAX_STEP_DEPTH, MAX_STEPS
 from rml.tokenizers.byte_level import as_bytes, to_visible
 from rml.tokenizers.json_keys import check_keys
+from rml.tokenizers.patterns import (
+    compile_pattern,
+    grown_too_much,
+    most_characters,
+    seconds_for,
+)
 from rml.tokenizers.pretokenize import SPLITTERS
 from rml.tokenizers.sentencepiece import SPACE
 from rml.tokenizers.text_model import Prefix
@@ -29,8 +37,11 @@ __all__ = [
     "read_replace",
 ]
 
-Stage = Callable[[str, bool], list[str]]
-"""One piece of text, and whether nothing stands before it -> pieces."""
+Stage = Callable[[str, bool, float], list[str]]
+"""One piece of text, whether nothing stands before it, until when -> pieces."""
+
+Change = Callable[[str, int, float], str]
+"""A text, how long it may become, until when -> another text."""
 
 _SCHEMES: Final[dict[str, Prefix]] = {"always": "always", "first": "first", "never": "never"}
 _FORMS: Final = ("NFC", "NFD", "NFKC", "NFKD")
@@ -51,13 +62,18 @@ class Normalizer:
         Whether one of them puts a space before each text.
     """
 
-    steps: list[Callable[[str], str]] = field(default_factory=list)
+    steps: list[Change] = field(default_factory=list)
     prefix: Prefix = "never"
 
     def __call__(self, text: str) -> str:
         """Normalize a text."""
+        if not self.steps:
+            return text
+        given, most, until = text, most_characters(text), time.monotonic() + seconds_for(text)
         for step in self.steps:
-            text = step(text)
+            text = step(text, most, until)
+            if len(text) > most:
+                raise grown_too_much("the normalizer", given, most)
         return text
 
 
@@ -84,12 +100,12 @@ class PreTokenizer:
 
     def __call__(self, text: str, first: bool) -> list[str]:
         """Cut a text."""
-        pieces = [text]
+        pieces, until = [text], time.monotonic() + seconds_for(text)
         for stage in self.stages:
             pieces = [
                 part
                 for n, piece in enumerate(pieces)
-                for part in stage(piece, first and n == 0)
+                for part in stage(piece, first and n == 0, until)
                 if part
             ]
         return pieces
@@ -103,7 +119,7 @@ def read_normalizer(spec: Mapping[str, Any] | None, where: str) -> Normalizer:
     TokenizerError
         A step is not implemented.
     """
-    steps: list[Callable[[str], str]] = []
+    steps: list[Change] = []
     prefix: Prefix = "never"
     for part in flat(spec, "normalizers", where, "normalizer"):
         kind = part["type"]
@@ -155,9 +171,13 @@ def read_pre_tokenizer(spec: Mapping[str, Any] | None, where: str) -> PreTokeniz
 
 
 def flat(
-    spec: Mapping[str, Any] | None, inner: str, where: str, what: str
+    spec: Mapping[str, Any] | None, inner: str, where: str, what: str, depth: int = 0
 ) -> list[Mapping[str, Any]]:
     """Flatten nested sequences of steps, and check the kind and the keys of each."""
+    if depth > MAX_STEP_DEPTH:
+        raise TokenizerError(
+            f"{where}: the {what} has more than {MAX_STEP_DEPTH} sequences in each other"
+        )
     if spec is None:
         return []
     if not isinstance(spec, Mapping) or not isinstance(spec.get("type"), str):
@@ -168,38 +188,50 @@ def flat(
     parts = spec.get(inner)
     if not isinstance(parts, list):
         raise TokenizerError(f"{where}: the {what} Sequence has no list {inner!r}")
-    return [step for part in parts for step in flat(part, inner, where, what)]
+    steps = [step for part in parts for step in flat(part, inner, where, what, depth + 1)]
+    if len(steps) > MAX_STEPS:
+        raise TokenizerError(
+            f"{where}: the {what} has {len(steps):,} steps; {MAX_STEPS} are allowed"
+        )
+    return steps
 
 
-def _normal_form(form: Any) -> Callable[[str], str]:  # noqa: ANN401  # a literal of unicodedata
-    return lambda text: text if text.isascii() else unicodedata.normalize(form, text)
+def _normal_form(form: Any) -> Change:  # noqa: ANN401  # a literal of unicodedata
+    return lambda text, *_: text if text.isascii() else unicodedata.normalize(form, text)
 
 
-def _strip(left: bool, right: bool) -> Callable[[str], str]:
+def _strip(left: bool, right: bool) -> Change:
     ends = [source for wanted, source in ((left, r"\A\s+"), (right, r"\s+\Z")) if wanted]
     if not ends:
-        return lambda text: text
-    compiled = _compile("|".join(ends), "Strip")
-    return lambda text: str(compiled.sub("", text))
+        return lambda text, *_: text
+    compiled = regex.compile("|".join(ends))
+    return lambda text, *_: str(compiled.sub("", text))
 
 
-def _lowercase(text: str) -> str:
+def _lowercase(text: str, _most: int, _until: float) -> str:
     # Character by character: str.lower() would treat a sigma at the end of a word otherwise.
     return text.lower() if text.isascii() else "".join(char.lower() for char in text)
 
 
-def _prepend(prefix: str) -> Callable[[str], str]:
-    return lambda text: prefix + text if text else text
+def _prepend(prefix: str) -> Change:
+    return lambda text, *_: prefix + text if text else text
 
 
-def read_replace(part: Mapping[str, Any], where: str) -> Callable[[str], str]:
+def read_replace(part: Mapping[str, Any], where: str) -> Change:
     """Build a replacement of texts: a step of a normalizer or decoder."""
     pattern, content = _pattern(part, where), part["content"]
     plain = regex.sub(r"\\(.)", r"\1", pattern)
     if regex.escape(plain, special_only=True) == pattern:
-        return lambda text: text.replace(plain, content)
-    compiled = _compile(pattern, "a Replace")
-    return lambda text: str(compiled.sub(lambda _: content, text))
+        growth = len(content) - len(plain)
+
+        def replace(text: str, most: int, _until: float) -> str:
+            if growth > 0 and len(text) + growth * text.count(plain) > most:
+                raise grown_too_much(f"{where}: Replace", text, most)
+            return text.replace(plain, content)
+
+        return replace
+    compiled = compile_pattern(pattern, where)
+    return lambda text, most, until: compiled.replaced(content, text, most, until)
 
 
 def _pattern(part: Mapping[str, Any], where: str) -> str:
@@ -211,34 +243,24 @@ def _pattern(part: Mapping[str, Any], where: str) -> str:
         source = pattern["Regex"]
         if _FOREIGN.search(source):
             raise TokenizerError(f"{where}: the pattern {source!r} has escapes of Oniguruma alone")
-        _compile(source, where)
         return str(source)
     raise TokenizerError(f"{where}: {part['type']} has no pattern that is a String or a Regex")
 
 
-def _compile(source: str, where: str) -> Any:  # noqa: ANN401  # `regex` has no stubs
-    try:
-        return regex.compile(source, regex.VERSION1 | regex.MULTILINE)
-    except regex.error as error:
-        raise TokenizerError(f"{where}: the pattern {source!r} is not valid: {error}") from error
-
-
 def _split(source: str, behavior: str, invert: bool, where: str) -> Stage:
-    compiled = _compile(source, where)
-    if behavior == "Isolated" and not compiled.groups:
-        # With a group around the pattern, split() returns gaps and matches in turn.
-        cut = _compile(f"({source})", where).split
-        return lambda text, _: [part for part in cut(text) if part]
+    compiled = compile_pattern(source, where)
+    if behavior == "Isolated":
+        return lambda text, _, until: [part for part in compiled.split(text, until) if part]
     join = _JOINS.get(behavior)
     if join is None:
         raise TokenizerError(f"{where}: the Split behavior {behavior!r} is not implemented")
 
-    def split(text: str, _: bool) -> list[str]:
+    def split(text: str, _: bool, until: float) -> list[str]:
         pieces: list[tuple[str, bool]] = []
         end = 0
-        for found in compiled.finditer(text):
-            pieces += [(text[end : found.start()], invert), (found[0], not invert)]
-            end = found.end()
+        for start, stop in compiled.spans(text, until):
+            pieces += [(text[end:start], invert), (text[start:stop], not invert)]
+            end = stop
         pieces.append((text[end:], invert))
         return join((part, matched) for part, matched in pieces if part)
 
@@ -300,14 +322,14 @@ _JOINS: Final = {
 
 def _add_byte_level(result: PreTokenizer, part: Mapping[str, Any], last: bool) -> None:
     if part.get("add_prefix_space", True):
-        result.stages.append(lambda text, _: [text if text.startswith(" ") else " " + text])
+        result.stages.append(lambda text, *_: [text if text.startswith(" ") else " " + text])
     if part.get("use_regex", True):
         cut = regex.compile(f"({_GPT2})").split
-        result.stages.append(lambda text, _: cut(text))
+        result.stages.append(lambda text, *_: cut(text))
     result.byte_level = True
     result.spell_last = last
     if not last:
-        result.stages.append(lambda text, _: [to_visible(as_bytes(text))])
+        result.stages.append(lambda text, *_: [to_visible(as_bytes(text))])
 
 
 def _add_metaspace(result: PreTokenizer, part: Mapping[str, Any], where: str) -> None:
@@ -323,7 +345,7 @@ def _add_metaspace(result: PreTokenizer, part: Mapping[str, Any], where: str) ->
         )
     result.prefix = scheme
 
-    def replace(text: str, first: bool) -> list[str]:
+    def replace(text: str, first: bool, _until: float) -> list[str]:
         text = text.replace(" ", SPACE)
         add = scheme == "always" or (scheme == "first" and first)
         return [SPACE + text if add and not text.startswith(SPACE) else text]

@@ -118,7 +118,7 @@ def json_parts(document: Mapping[str, Any], beside: Beside, where: str) -> Parts
     """
     try:
         return _parts(document, beside, where)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         # One net for every missing or mistyped member, instead of a check at each.
         raise TokenizerError(
             f"{where}: not the structure of a tokenizer.json: {type(error).__name__}: {error}"

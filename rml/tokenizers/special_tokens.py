@@ -3,11 +3,16 @@
 Two kinds count. Control tokens (end of turn, beginning of text, ...) are looked for only where the
 caller allows it; user-defined tokens stand for their text wherever it occurs. Of several that
 match, the leftmost wins, and of those that start together the longest.
+
+Which tokens start at a place is looked up by their first two characters and their lengths, of which
+there are few. Where there are many lengths (a stranger's file may have ten thousand), all places of
+a text are looked at beforehand, in one pass that takes as long for any set of tokens.
 """
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +22,7 @@ __all__ = ["SpecialToken", "SpecialTokens"]
 
 _BLANKS: Final = regex.compile(r"\s*")
 _MANY: Final = 64
+_MANY_LENGTHS: Final = 64  # of tokens that start with the same two characters; real ones have 31
 # What Unicode's annex on regular expressions (UTS 18) calls a word character.
 _WORD: Final = regex.compile(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\u200c\u200d]")
 
@@ -83,9 +89,10 @@ class SpecialTokens:
             return [text] if text else []
         pieces: list[str | int] = []
         start = position = 0
+        at_each = self._at_each_place(index, text, written) if index.automaton else None
         while found := index.first.search(text, position):
             begin = found.start()
-            token = _longest(index, text, begin, written)
+            token = at_each[begin] if at_each else _longest(index, text, begin, written)
             if token is None:
                 position = begin + 1
                 continue
@@ -109,6 +116,68 @@ class SpecialTokens:
             pieces.append(text[start:])
         return pieces
 
+    def _at_each_place(
+        self, index: "_Index", text: str, written: Sequence[tuple[int, int]] | None
+    ) -> list[SpecialToken | None]:
+        """Longest token that counts at each place."""
+        if index.automaton is None or written is None:
+            return index.automaton.longest(text) if index.automaton else []
+        plain = self._plain.automaton or _Automaton(self._plain.by_text)
+        found = plain.longest(text)
+        for first, last in written:
+            for at, token in enumerate(index.automaton.longest(text[first:last]), first):
+                before = found[at]
+                if token and (before is None or len(token.text) > len(before.text)):
+                    found[at] = token
+        return found
+
+
+class _Automaton:
+    """Finds the longest token at every place of a text, however many there are.
+
+    It reads backwards, so that at each place it knows all tokens that begin there; the longest one
+    is kept with each of its states.
+
+    Source: A. V. Aho and M. J. Corasick, Efficient string matching: an aid to bibliographic search
+    (1975).
+    """
+
+    def __init__(self, by_text: Mapping[str, SpecialToken]) -> None:
+        self._next: list[dict[str, int]] = [{}]
+        self._longest: list[SpecialToken | None] = [None]
+        self._shorter = [0]  # where the next shorter beginning of a token is
+        for text, token in by_text.items():
+            state = 0
+            for char in reversed(text):
+                state = self._next[state].setdefault(char, len(self._next))
+                if state == len(self._next):
+                    self._next.append({})
+                    self._longest.append(None)
+                    self._shorter.append(0)
+            self._longest[state] = token
+        waiting = deque(self._next[0].values())
+        while waiting:
+            state = waiting.popleft()
+            if self._longest[state] is None:
+                self._longest[state] = self._longest[self._shorter[state]]
+            for char, further in self._next[state].items():
+                self._shorter[further] = self._step(self._shorter[state], char)
+                waiting.append(further)
+
+    def _step(self, state: int, char: str) -> int:
+        while state and char not in self._next[state]:
+            state = self._shorter[state]
+        return self._next[state].get(char, 0)
+
+    def longest(self, text: str) -> list[SpecialToken | None]:
+        """Longest token that begins at each place."""
+        found: list[SpecialToken | None] = [None] * len(text)
+        state = 0
+        for at in range(len(text) - 1, -1, -1):
+            state = self._step(state, text[at])
+            found[at] = self._longest[state]
+        return found
+
 
 class _Index:
     """Tokens by text, a search for their first two characters, and the lengths to try there."""
@@ -131,6 +200,8 @@ class _Index:
         for text in self.by_text:
             lengths.setdefault(text[:2], set()).add(len(text))
         self._lengths = {start: sorted(ns, reverse=True) for start, ns in lengths.items()}
+        most = max(map(len, lengths.values()), default=0)
+        self.automaton = _Automaton(self.by_text) if most > _MANY_LENGTHS else None
 
     def candidates(self, text: str, begin: int) -> Iterator[SpecialToken]:
         """Tokens that stand at a place, the longest first."""
