@@ -33,7 +33,8 @@ from rml.files.mapped import file_size, read_head
 __all__ = ["brief", "load_json", "name_of", "parse_json"]
 
 _SHOWN = 160  # characters
-_BRIEF = reprlib.Repr()  # which bounds depth and entries, too
+_BRIEF = reprlib.Repr()
+_BRIEF.maxdict = _BRIEF.maxlist = _BRIEF.maxtuple = 16
 _BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = _SHOWN
 
 _CHUNK = 1 << 18  # bytes that are counted at a time: they stay in the second-level cache
