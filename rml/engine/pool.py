@@ -17,10 +17,16 @@ from rml.memory_room import available, no_room, out_of_memory
 
 __all__ = ["PagePool"]
 
-# Bytes of a slab, about: little beside any model, but not so little that slabs would be many.
+# Bytes of a slab, about, with what its pages cost in lists: little beside any model, but not so
+# little that slabs would be many.
 SLAB_BYTES = 1 << 24
 MOST_SLABS = 1 << 12
 KEPT_EMPTY = 1  # slabs that are not given back at once
+
+
+def _cost(page_bytes: int) -> int:
+    """Bytes of a page, and of what the sequences that fill it will remember of its positions."""
+    return page_bytes + PAGE_SIZE * LIST_BYTES_PER_TOKEN
 
 
 class _FreePages:
@@ -106,8 +112,9 @@ class PagePool:
         n_pages = min(budget // page_bytes, (1 << 31) - 1)
         if n_pages < 1:
             raise no_room("a page of keys and values", page_bytes, largest_context=0)
-        slab_bytes = max(SLAB_BYTES, n_pages * page_bytes // MOST_SLABS)
-        slab_pages = 1 << max(0, min(slab_bytes // page_bytes, n_pages).bit_length() - 1)
+        cost = _cost(page_bytes)
+        slab_bytes = max(SLAB_BYTES, n_pages * cost // MOST_SLABS)
+        slab_pages = 1 << max(0, min(slab_bytes // cost, n_pages).bit_length() - 1)
         self.pages = Pages(*sizes, n_pages=n_pages, slab_pages=slab_pages, group=group)
         self.budget = budget
         self.give_up: Callable[[], bool] | None = None
@@ -140,7 +147,7 @@ class PagePool:
     def n_obtainable(self) -> int:
         """Pages that could be taken now: free and idle ones, and more if there is memory."""
         free = sum(map(len, self._free))
-        more = min(self.n_free - free, available().n_bytes // self._cost(1))
+        more = min(self.n_free - free, available().n_bytes // _cost(self.pages.page_bytes))
         return free + self.n_idle + max(0, more)
 
     def has(self, n: int) -> bool:
@@ -258,10 +265,6 @@ class PagePool:
             if self._free[slab]:
                 heapq.heappush(self._with_free, slab)
 
-    def _cost(self, n_pages: int) -> int:
-        """Bytes of pages, and of what the sequences that fill them will remember."""
-        return n_pages * (self.pages.page_bytes + PAGE_SIZE * LIST_BYTES_PER_TOKEN)
-
     def _reserve_a_slab(self) -> None:
         pages = self.pages
         if self.n_free <= 0:
@@ -274,7 +277,7 @@ class PagePool:
                 available=self.budget,
             )
         slab = self._dropped[0] if self._dropped else self._next_slab
-        n_bytes = self._cost(len(pages.slab_range(slab)))
+        n_bytes = len(pages.slab_range(slab)) * _cost(pages.page_bytes)
         room = available()
         if n_bytes > room.n_bytes:
             raise no_room(
