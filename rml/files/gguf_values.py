@@ -68,6 +68,8 @@ _ARRAY_HEAD = struct.Struct("<IQ")
 
 # Bytes in which the beginnings of strings are looked for at once: fits the second-level cache.
 _BLOCK = 1 << 16
+# Fewer strings are followed one by one sooner than a block is looked through.
+_FEW = 64
 # Shorter strings have seven zero bytes in their length.
 _SHORT = 256
 
@@ -335,7 +337,7 @@ def _walk(cursor: Cursor, count: int, what: str) -> NDArray[np.int64]:
     done = 0
     while done < count:
         block_end = min(position + _BLOCK, size - 7)
-        if block_end > position:
+        if block_end > position and count - done >= _FEW:
             # The u64 at every byte of the block, unaligned and overlapping.
             words = np.ndarray((block_end - position,), "<u8", buffer, position, (1,))
             begins = np.flatnonzero(words < _SHORT)

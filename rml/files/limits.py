@@ -149,6 +149,10 @@ MAX_POSITIONS = _limit(
     "configuration", "positions of a context or a window", (1 << 31) - 1,
     "some files mean by it that there is no limit; memory is taken only where they are used",
 )  # fmt: skip
+MAX_CONFIG_KEYS = _limit(
+    "configuration", "keys of an object", 1 << 16,
+    "all are compared with what is known; no model is known to have more than 200",
+)  # fmt: skip
 MAX_CONFIG_ARRAY = _limit(
     "configuration", "values of an array", 1 << 16,
     "an array has a value for each layer, and becomes Python objects of 40 bytes each",

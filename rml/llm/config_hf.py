@@ -192,7 +192,7 @@ def _refuse_unread(keys: Keys) -> None:
     That are texts: a switch that is one, of a family of which we know, is in `_NEUTRAL`.
     """
     unknown = {key: value for key, value in keys.unread() if not _is_harmless(key, value)}
-    notes = [key for key in unknown if isinstance(unknown[key], str) and key not in _NEUTRAL]
+    notes = {key for key in unknown if isinstance(unknown[key], str) and key not in _NEUTRAL}
     keys.refuse_all({key: unknown[key] for key in unknown if key not in notes})
     if notes:
         keys.warn(f"passed over, since they look like notes: {listed(notes)}")

@@ -6,14 +6,14 @@ over in silence.
 
 import logging
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from heapq import nsmallest
 from typing import Any
 
 import numpy as np
 
 from rml.errors import CheckpointError, UnsupportedModel
-from rml.files.limits import MAX_CONFIG_ARRAY
+from rml.files.limits import MAX_CONFIG_ARRAY, MAX_CONFIG_KEYS
 from rml.files.strict_json import brief, name_of
 
 __all__ = ["Keys", "listed"]
@@ -50,6 +50,11 @@ class Keys:
         self._prefix = prefix
         self._label = label or prefix
         self._read: set[str] = set()
+        if len(values) > MAX_CONFIG_KEYS:
+            raise self.fail(
+                f"the configuration has {len(values):,} keys; at most {MAX_CONFIG_KEYS:,} are "
+                "allowed"
+            )
 
     def __contains__(self, key: str) -> bool:
         return self._prefix + key in self._values
@@ -163,7 +168,7 @@ class Keys:
     def refuse_all(self, unread: Mapping[str, Any]) -> None:
         """Refuse the model for the sake of these keys, if there are any."""
         if unread:
-            named = listed([f"{self._label}{key} = {_show(unread[key])}" for key in unread])
+            named = listed(unread, lambda key: f"{self._label}{key} = {_show(unread[key])}")
             raise self.refuse(f"not implemented: {named}")
 
     def _too_large(self, key: str, value: object) -> CheckpointError:
@@ -173,9 +178,9 @@ class Keys:
         return self.fail(f"{self._label}{key} is missing")
 
 
-def listed(names: Collection[str]) -> str:
-    """List names in order, the first few."""
-    shown = [name_of(name, "''") for name in nsmallest(_SHOWN_KEYS, names)]
+def listed(names: Collection[str], show: Callable[[str], str] = str) -> str:
+    """List names in order, the first few, as `show` says them."""
+    shown = [name_of(show(name), "") for name in nsmallest(_SHOWN_KEYS, names)]
     if len(names) > len(shown):
         shown.append(f"and {len(names) - len(shown):,} more")
     return ", ".join(shown)
