@@ -115,7 +115,7 @@ MAX_FILES = _limit(
     "a process may map 65,530; no model is known to have more than 200",
 )  # fmt: skip
 MAX_FILE_NAME = _limit(
-    "tensors", "characters of the name of a file that an index lists", 255, "file systems have it"
+    "safetensors", "characters of the name of a file", 255, "file systems have it"
 )
 MAX_TENSOR_VALUES = _limit(
     "tensors", "values of a tensor, dimensions of zero left out", 1 << 48,
@@ -148,6 +148,10 @@ MAX_VOCABULARY = _limit(
 MAX_POSITIONS = _limit(
     "configuration", "positions of a context or a window", (1 << 31) - 1,
     "some files mean by it that there is no limit; memory is taken only where they are used",
+)  # fmt: skip
+MAX_INTEGER = _limit(
+    "configuration", "size of any integer", (1 << 63) - 1,
+    "arithmetic and arrays take no larger one, and those of a JSON file may have any length",
 )  # fmt: skip
 MAX_CONFIG_KEYS = _limit(
     "configuration", "keys of an object", 1 << 16,

@@ -101,7 +101,7 @@ def read_index(path: Path) -> Contents:
         if not isinstance(shard, str) or not _is_plain_name(shard):
             raise CheckpointError(
                 f"{path}: tensor {brief(name)} is said to be in {brief(shard)}; the name of a "
-                "file in the same folder is expected"
+                f"file in the same folder is expected, of at most {MAX_FILE_NAME} characters"
             )
     shards = [path.with_name(shard) for shard in dict.fromkeys(weight_map.values())]
     if len(shards) > MAX_FILES:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rml.errors import CheckpointError, UnsupportedModel
-from rml.files.limits import MAX_CONFIG_ARRAY, MAX_CONFIG_KEYS
+from rml.files.limits import MAX_CONFIG_ARRAY, MAX_CONFIG_KEYS, MAX_INTEGER
 from rml.files.strict_json import brief, name_of
 
 __all__ = ["Keys", "listed"]
@@ -23,8 +23,6 @@ _log = logging.getLogger("rml")
 _SHOWN_ENTRIES = 8
 _SHOWN_KEYS = 20  # in one message
 _SHOWN_LENGTH = 60
-# Arithmetic and arrays take no larger integer; that of a JSON file may have any length.
-_MOST = 2**63 - 1
 
 
 class Keys:
@@ -105,7 +103,7 @@ class Keys:
             return default
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.fail(f"{self._label}{key} is {_show(value)}, but must be an integer")
-        if abs(value) > _MOST:
+        if abs(value) > MAX_INTEGER:
             raise self._too_large(key, value)
         return value
 

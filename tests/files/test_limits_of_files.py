@@ -1,0 +1,357 @@
+"""The table of limits: each is enforced as it says, and nowhere else is there another.
+
+For every entry there is an input that keeps it, where such a one is cheap, and one that exceeds it
+by one. Limits of other rooms (templates, tokenizers, sessions) have tests of their own.
+"""
+
+import ast
+import dataclasses
+import json
+import re
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+
+import rml
+from rml.errors import CheckpointError, UnsupportedModel
+from rml.files import limits, open_checkpoint
+from rml.files.strict_json import parse_json
+from rml.llm.config import ModelConfig
+from rml.llm.config_keys import Keys
+
+ROOMS = {"JSON", "GGUF", "safetensors", "tensors", "configuration"}
+PACKAGE = Path(rml.__file__).parent
+
+TOY = ModelConfig(
+    architecture="llama", n_layers=4, n_vocab=100, d_model=64, n_heads=8, n_kv_heads=2, head_dim=8,
+    d_ffn=96, n_ctx_train=2048, norm_eps=1e-5, attention_scale=8**-0.5, rope_theta=1e4,
+    rope_pairing="half",
+)  # fmt: skip
+
+PROBES = {}
+
+
+def probe(room, what):
+    """Register a function that takes a number and what writes files, and reads what it makes."""
+
+    def enter(function):
+        assert (room, what) not in PROBES
+        PROBES[room, what] = function
+        return function
+
+    return enter
+
+
+def expensive(function):
+    """Only what exceeds the limit is tried: what keeps it takes seconds or 100 MB."""
+    function.expensive = True
+    return function
+
+
+def sparse(path, size):
+    with path.open("r+b") as file:
+        file.truncate(size)
+    return path
+
+
+# ---- JSON ----
+
+
+@probe("JSON", "bytes of a document")
+@expensive
+def _(n, make, write):
+    write(make.safetensors({}), "model.safetensors")
+    sparse(write(b"{}", "config.json"), n)
+    open_checkpoint(write(make.safetensors({}), "model.safetensors"))
+
+
+@probe("JSON", "lists and objects in each other")
+def _(n, make, write):
+    for opening, closing in (("[", "]"), ('{"a":', "}")):
+        parse_json(f'{{"a":{opening * (n - 1)}1{closing * (n - 1)}}}'.encode(), "it")
+
+
+@probe("JSON", "lists and objects")
+def _(n, make, write):
+    parse_json(b'{"a":[' + b"[]," * (n - 3) + b"{}]}", "it")
+
+
+@probe("JSON", "keys, or colons")
+def _(n, make, write):
+    pairs, rest = divmod(n - 1, 2)
+    parse_json(
+        b'{"a":[' + b'{"b":0,"c":0},' * pairs + b'{"b":0}' * rest + b"{}" * (not rest) + b"]}", "it"
+    )
+
+
+@probe("JSON", "values, or commas")
+def _(n, make, write):
+    parse_json(b'{"a":[' + b"1," * n + b"1]}", "it")
+
+
+@probe("JSON", "digits of a whole number")
+def _(n, make, write):
+    assert parse_json(b'{"a":-' + b"9" * n + b"}", "it")["a"] < 0
+
+
+# ---- GGUF ----
+
+
+@probe("GGUF", "bytes of keys and tensor table")
+@expensive
+def _(n, make, write):
+    head = make.gguf([make.key("k", make.STRING, struct.pack("<Q", n))], n_keys=1)
+    open_checkpoint(sparse(write(head), len(head) + n))
+
+
+@probe("GGUF", "dimensions of a tensor")
+def _(n, make, write):
+    open_checkpoint(write(make.gguf([], [make.tensor("t", [1] * n, 0, 0)], bytes(4))))
+
+
+@probe("GGUF", "bytes of a tensor's name")
+def _(n, make, write):
+    open_checkpoint(write(make.gguf([], [make.tensor("t" * n, [1], 0, 0)], bytes(4))))
+
+
+@probe("GGUF", "bytes of a key")
+def _(n, make, write):
+    open_checkpoint(write(make.gguf([make.u32("k" * n, 1)])))
+
+
+@probe("GGUF", "metadata keys")
+def _(n, make, write):
+    open_checkpoint(write(make.gguf([make.u32(f"{i}", 1) for i in range(n)])))
+
+
+@probe("GGUF", "arrays inside arrays")
+def _(n, make, write):
+    open_checkpoint(
+        write(make.gguf([make.array("k", make.ARRAY, n, struct.pack("<IQ", 0, 0) * n)]))
+    )
+
+
+@probe("GGUF", "arrays in each other")
+def _(n, make, write):
+    inner = struct.pack("<IQ", make.ARRAY, 1) * (n - 2) + struct.pack("<IQ", make.U8, 0)
+    open_checkpoint(write(make.gguf([make.array("k", make.ARRAY, 1, inner)])))
+
+
+@probe("GGUF", "bytes of the alignment")
+def _(n, make, write):
+    alignment = n if n.bit_count() == 1 else 2 * (n - 1)  # the next power of two
+    open_checkpoint(write(make.gguf([make.u32("general.alignment", alignment)])))
+
+
+# ---- safetensors ----
+
+
+def one_tensor(make, name="t", shape=(1,), n_bytes=4):
+    return make.safetensors({name: make.entry("F32", list(shape), 0, n_bytes)}, bytes(n_bytes))
+
+
+@probe("safetensors", "dimensions of a tensor")
+def _(n, make, write):
+    open_checkpoint(write(one_tensor(make, shape=[1] * n), "m.safetensors"))
+
+
+@probe("safetensors", "characters of a tensor's name")
+def _(n, make, write):
+    open_checkpoint(write(one_tensor(make, "t" * n), "m.safetensors"))
+
+
+@probe("safetensors", "characters of the name of a file")
+def _(n, make, write):
+    name = "m" * (n - len(".safetensors")) + ".safetensors"
+    if n <= 255:
+        write(one_tensor(make), name)
+    index = json.dumps({"weight_map": {"t": name}}).encode()
+    open_checkpoint(write(index, "model.safetensors.index.json"))
+
+
+# ---- tensors ----
+
+
+@probe("tensors", "tensors of a model")
+@expensive
+def _(n, make, write):
+    entry = make.tensor("", [0], 0, 0)
+    open_checkpoint(write(make.gguf([], [entry] * n)))
+
+
+@probe("tensors", "files of a model")
+@expensive
+def _(n, make, write):
+    keys = [
+        make.key("split.count", make.U16, struct.pack("<H", n)),
+        make.key("split.tensors.count", make.I32, bytes(4)),
+    ]
+    open_checkpoint(write(make.gguf(keys), f"m-00001-of-{n:05d}.gguf"))
+
+
+@probe("tensors", "values of a tensor, dimensions of zero left out")
+def _(n, make, write):
+    # As it is not a size of a file, one of these dimensions is zero.
+    open_checkpoint(write(make.gguf([], [make.tensor("t", [n, 0], 0, 0)])))
+
+
+# ---- configuration ----
+
+
+def validate(**changes):
+    dataclasses.replace(TOY, **changes).validate()
+
+
+@probe("configuration", "layers")
+def _(n, make, write):
+    validate(n_layers=n)
+
+
+@probe("configuration", "experts of a layer")
+def _(n, make, write):
+    validate(n_experts=n, n_experts_used=1, d_expert_ffn=8)
+
+
+@probe("configuration", "experts of all layers together")
+def _(n, make, write):
+    layers = n // 64 + (n % 64 > 0)
+    validate(n_layers=layers, n_experts=64, n_experts_used=1, d_expert_ffn=8)
+
+
+@probe("configuration", "values of a row: embedding, all heads together, feed-forward network")
+def _(n, make, write):
+    for change in (
+        {"d_model": n},
+        {"n_heads": n // 8 + (n % 8 > 0), "n_kv_heads": 1},
+        {"n_heads": n // 8 + (n % 8 > 0), "n_kv_heads": n // 8 + (n % 8 > 0)},
+        {"d_ffn": n},
+        {"d_expert_ffn": n, "n_experts": 2, "n_experts_used": 1},
+    ):
+        validate(**change)
+
+
+@probe("configuration", "tokens of the vocabulary")
+def _(n, make, write):
+    validate(n_vocab=n)
+
+
+@probe("configuration", "positions of a context or a window")
+def _(n, make, write):
+    validate(windows=(n, None, 1, 1))
+    validate(n_ctx_train=n)
+
+
+@probe("configuration", "size of any integer")
+def _(n, make, write):
+    assert Keys({"k": n}, "m").integer("k") == n
+    assert Keys({"k": -n}, "m").integer("k") == -n
+
+
+@probe("configuration", "keys of an object")
+def _(n, make, write):
+    Keys(dict.fromkeys(map(str, range(n))), "config.json")
+
+
+@probe("configuration", "values of an array")
+def _(n, make, write):
+    path = write(make.gguf([make.array("a.k", make.U8, n, bytes(n))]))
+    with open_checkpoint(path) as checkpoint:
+        assert Keys(checkpoint.metadata, "m", prefix="a.").get("k") == (0,) * n
+
+
+OURS = [limit for limit in limits.LIMITS if limit.room in ROOMS]
+
+
+def number_in(message, value):
+    return str(value) in message.replace(",", "")
+
+
+@pytest.mark.parametrize("limit", OURS, ids=lambda limit: f"{limit.room}: {limit.what}")
+def test_each_limit_is_enforced(limit, make, write):
+    read = PROBES[limit.room, limit.what]
+    if not hasattr(read, "expensive"):
+        read(limit.value, make, write)
+
+    with pytest.raises((CheckpointError, UnsupportedModel)) as caught:
+        read(limit.value + 1, make, write)
+    message = str(caught.value)
+    # The limit is told, or where it is one of many at once, what exceeds it.
+    assert number_in(message, limit.value) or number_in(message, limit.value + 1), message
+    assert len(message) < 2000
+
+
+def test_every_probe_belongs_to_a_limit():
+    assert PROBES.keys() == {(limit.room, limit.what) for limit in OURS}
+
+
+def test_the_table_says_what_it_is_made_of():
+    names = {name for name in vars(limits) if name.startswith("MAX_")}
+    values = sorted(getattr(limits, name) for name in names)
+
+    assert values == sorted(limit.value for limit in limits.LIMITS)
+    assert all(limit.reason and limit.what and limit.room for limit in limits.LIMITS)
+
+
+READERS = [
+    *(PACKAGE / "files" / f"{name}.py" for name in (
+        "checkpoint", "folder", "gguf", "gguf_values", "local", "mapped", "safetensors",
+        "strict_json",
+    )),
+    *sorted((PACKAGE / "llm").glob("config*.py")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", READERS, ids=lambda path: path.stem)
+def test_readers_have_no_limits_of_their_own(path):
+    """No constant of a module is named like a limit."""
+    for node in ast.parse(path.read_text("utf-8")).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for target in targets:
+            name = getattr(target, "id", "")
+            assert not re.search(r"(?i)(^|_)(max|most|limit|largest|longest|deepest)(_|$)", name), (
+                f"{path.name} has {name}, which belongs to rml/files/limits.py"
+            )
+
+
+def test_digits_are_bounded_where_python_does_not(make):
+    """Also where the program has removed Python's own limit."""
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        assert parse_json(b'{"a":' + b"9" * 4300 + b"}", "it")["a"] > 0
+        with pytest.raises(CheckpointError, match="more than 4300 digits"):
+            parse_json(b'{"a":' + b"9" * 4301 + b"}", "it")
+    finally:
+        sys.set_int_max_str_digits(before)
+
+
+def test_depth_is_counted_outside_of_strings():
+    brackets = "[{" * 500
+    for text in (brackets, '\\"' + brackets, "\\\\", '\\\\\\"' + brackets, brackets + "\\\\"):
+        document = f'{{"{text}": ["{text}", [["{text}"]], {{"a": {{}}}}]}}'.encode()
+        assert parse_json(document, "it") == json.loads(document)
+    # A bracket too many behind strings with closing ones is still one too many.
+    deep = b'{"a":["]]]]]]",' + b"[" * 63 + b'"\\"]"' + b"]" * 63 + b"]}"
+    with pytest.raises(CheckpointError, match="65 lists and objects in each other"):
+        parse_json(deep, "it")
+
+
+def test_depth_across_chunks():
+    """Strings and brackets that span the pieces in which a document is looked through."""
+    for pad in (262_000, 262_120, 262_144, 262_150):
+        text = b'{"' + b"x" * pad + b'[[":' + b"[" * 63 + b'"]"' + b"]" * 63 + b"}"
+        parse_json(text, "it")
+        with pytest.raises(CheckpointError, match="65 lists"):
+            parse_json(b'{"' + b"x" * pad + b'[[":' + b"[" * 64 + b'"]"' + b"]" * 64 + b"}", "it")
+
+
+def test_a_raised_recursion_limit_is_no_hole():
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1_000_000)
+    try:
+        with pytest.raises(CheckpointError, match="nested too deeply"):
+            parse_json(b'{"a":' * 400_000 + b"[" * 400_000, "it")
+    finally:
+        sys.setrecursionlimit(before)
