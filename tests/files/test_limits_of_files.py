@@ -7,9 +7,13 @@ by one. Limits of other rooms (templates, tokenizers, sessions) have tests of th
 import ast
 import dataclasses
 import json
+import os
 import re
+import shutil
 import struct
 import sys
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -23,6 +27,7 @@ from rml.llm.config_keys import Keys
 
 ROOMS = {"JSON", "GGUF", "safetensors", "tensors", "configuration"}
 PACKAGE = Path(rml.__file__).parent
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 TOY = ModelConfig(
     architecture="llama", n_layers=4, n_vocab=100, d_model=64, n_heads=8, n_kv_heads=2, head_dim=8,
@@ -355,3 +360,106 @@ def test_a_raised_recursion_limit_is_no_hole():
             parse_json(b'{"a":' * 400_000 + b"[" * 400_000, "it")
     finally:
         sys.setrecursionlimit(before)
+
+
+# ---- what is refused costs nothing ----
+
+
+@pytest.fixture
+def peak():
+    """`peak(function)`: most bytes of Python's that were in use while it was refused."""
+
+    def measure(function):
+        tracemalloc.start()
+        try:
+            with pytest.raises(CheckpointError):
+                function()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    return measure
+
+
+def test_a_refused_gguf_header_takes_no_memory(make, write, peak):
+    empty = struct.pack("<IQ", make.U32, 0)
+    files = {
+        "arrays": make.gguf([make.array("k", make.ARRAY, 200_000, empty * 200_000)]),
+        "keys": make.gguf([make.key("k", make.U8, b"\0")] * 100_000),
+        "tensors": make.gguf([], [make.tensor("t", [0], 0, 0)] * 250_000),
+        "deep": make.gguf(
+            [make.array("k", make.ARRAY, 1, struct.pack("<IQ", make.ARRAY, 1) * 200_000)]
+        ),
+    }
+    for name, data in files.items():
+        path = write(data, f"{name}.gguf")
+        assert peak(lambda path=path: open_checkpoint(path)) < 200_000, name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a":[' + b"[]," * 1_200_000 + b"1]}",
+        b'{"a":[' + b"1," * 4_300_000 + b"1]}",
+        b'{"a":[' + b'{"":0},' * 1_200_000 + b"1]}",
+        b"[" * 2_000_000,
+        b'{"a":' * 1_000_000,
+    ],
+    ids=["lists", "numbers", "objects", "deep lists", "deep objects"],
+)
+def test_refused_json_takes_no_memory(text, peak):
+    assert peak(lambda: parse_json(text, "it")) < 5_000_000  # parsed: 60 MB and more
+
+
+def test_few_strings_are_not_looked_for_in_large_blocks(make, write):
+    """Thirty thousand arrays of one string are followed one by one."""
+    one = struct.pack("<IQ", make.STRING, 1) + make.string("x")
+    path = write(
+        make.gguf([make.array("k", make.ARRAY, 30_000, one * 30_000)], data=bytes(1 << 20))
+    )
+    start = time.process_time()
+    with open_checkpoint(path) as checkpoint:
+        assert checkpoint.metadata["k"][29_999].tolist() == ["x"]
+
+    assert time.process_time() - start < 2  # it took 3 s
+
+
+# ---- files beside the weights ----
+
+ODD_FILES = {
+    "pipe": os.mkfifo,
+    "folder": Path.mkdir,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "link to itself": lambda path: path.symlink_to(path),
+    "link to nothing": lambda path: path.symlink_to("/nowhere"),
+    "empty": Path.touch,
+    "sparse": lambda path: (path.touch(), os.truncate(path, 10 << 30)),
+    "zeros": lambda path: (path.touch(), os.truncate(path, 1 << 20)),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_FILES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "model.safetensors",
+        "model.safetensors.index.json",
+        "adapter_config.json",
+    ],
+)
+def test_files_beside_the_weights_are_regular_and_bounded(tmp_path, name, kind):
+    folder = shutil.copytree(FIXTURES / "llama" / "hf", tmp_path / "model")
+    if name.startswith(("model", "adapter")):
+        (folder / "model.safetensors").unlink()
+    (folder / name).unlink(missing_ok=True)
+    ODD_FILES[kind](folder / name)
+
+    with pytest.raises((CheckpointError, rml.TokenizerError)) as caught:
+        rml.load(folder)
+
+    assert name in str(caught.value)
+    assert len(str(caught.value)) < 1000
