@@ -138,7 +138,7 @@ MAX_ALL_EXPERTS = _limit(
 )  # fmt: skip
 MAX_WIDTH = _limit(
     "configuration", "values of a row: embedding, all heads together, feed-forward network",
-    1 << 18,
+    1 << 17,
     "a step holds 512 rows of each in memory; no model is known to have more than 73,728",
 )  # fmt: skip
 MAX_VOCABULARY = _limit(

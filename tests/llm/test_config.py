@@ -119,7 +119,7 @@ def test_all_contradictions_are_told_at_once():
             "33024 experts in all layers",
         ),
         ({"n_vocab": (1 << 21) + 1}, "2097153 tokens in the vocabulary"),
-        ({"d_model": (1 << 18) + 1}, "d_model is 262145, but at most 262144"),
+        ({"d_model": (1 << 17) + 1}, "d_model is 131073, but at most 131072"),
         ({"d_ffn": 1 << 30}, "d_ffn is 1073741824"),
         ({"n_heads": 1 << 16}, r"n_heads \* head_dim is 524288"),
         ({"n_heads": 1 << 16, "n_kv_heads": 1 << 16}, r"n_kv_heads \* head_dim is 524288"),
