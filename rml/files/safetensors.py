@@ -213,10 +213,9 @@ def _parse_entry(file: MappedFile, name: str, entry: object, data_start: int) ->
         )
     if not _is_counts(shape):
         fail(f"has the shape {brief(shape)}; a list of sizes is expected")
-    if (
-        len(shape) > MAX_SAFETENSORS_DIMS
-        or math.prod(max(size, 1) for size in shape) > MAX_TENSOR_VALUES
-    ):
+    if len(shape) > MAX_SAFETENSORS_DIMS:
+        fail(f"has {len(shape):,} dimensions; at most {MAX_SAFETENSORS_DIMS} are allowed")
+    if math.prod(max(size, 1) for size in shape) > MAX_TENSOR_VALUES:
         fail(f"has the impossible shape {brief(shape)}")
     offsets = entry.get("data_offsets")
     if not _is_counts(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] < 1 << 63:

@@ -270,7 +270,8 @@ OURS = [limit for limit in limits.LIMITS if limit.room in ROOMS]
 
 
 def number_in(message, value):
-    return str(value) in message.replace(",", "")
+    told = re.sub(r"/\S+", "", message).replace(",", "")  # without the path
+    return re.search(rf"(?<!\d){value}(?!\d)", told) is not None
 
 
 @pytest.mark.parametrize("limit", OURS, ids=lambda limit: f"{limit.room}: {limit.what}")
@@ -463,3 +464,40 @@ def test_files_beside_the_weights_are_regular_and_bounded(tmp_path, name, kind):
 
     assert name in str(caught.value)
     assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("kind", ["header", "index"])
+def test_tensors_are_counted_in_headers_and_indexes(make, write, kind):
+    n = limits.MAX_TENSORS + 1
+    if kind == "index":
+        index = {"weight_map": {f"{i}": "m.safetensors" for i in range(n)}}
+        path = write(json.dumps(index).encode(), "model.safetensors.index.json")
+    else:
+        entry = make.entry("F32", [0], 0, 0)
+        path = write(make.safetensors({f"{i}": entry for i in range(n)}), "model.safetensors")
+
+    with pytest.raises(CheckpointError, match=r"200,001 tensors; at most 200,000 are allowed"):
+        open_checkpoint(path)
+
+
+def test_files_of_an_index_are_counted(write):
+    names = {f"{i}": f"{i}.safetensors" for i in range(limits.MAX_FILES + 1)}
+    path = write(json.dumps({"weight_map": names}).encode(), "model.safetensors.index.json")
+
+    with pytest.raises(CheckpointError, match=r"in 4,097 files; at most 4,096 are allowed"):
+        open_checkpoint(path)
+
+
+def test_tensors_of_all_parts_are_counted_together(make, write):
+    half = limits.MAX_TENSORS // 2 + 1
+    for number in range(2):
+        keys = [
+            make.key("split.no", make.U16, struct.pack("<H", number)),
+            make.key("split.count", make.U16, struct.pack("<H", 2)),
+            make.key("split.tensors.count", make.I32, struct.pack("<i", 2 * half)),
+        ]
+        table = [make.tensor(f"{number}.{i}", [0], 0, 0) for i in range(half)]
+        write(make.gguf(keys, table), f"m-{number + 1:05d}-of-00002.gguf")
+
+    with pytest.raises(CheckpointError, match=r"more than 200,000 tensors"):
+        open_checkpoint(write(b"", "x").with_name("m-00001-of-00002.gguf"))
