@@ -181,7 +181,7 @@ def _assemble(path: Path, checkpoint: Checkpoint, arguments: dict[str, Any]) -> 
     if n_ctx is None:
         n_ctx = default_context(
             config,
-            weights=sum(tensor.data.nbytes for tensor in checkpoint.tensors.values()),
+            weights=sum(tensor.n_bytes for tensor in checkpoint.tensors.values()),
             kv_type=kv_type,
             n_batch=n_batch,
         )

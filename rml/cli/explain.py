@@ -115,6 +115,7 @@ def command(
             kv_type,
             bytes_text(bill.weights),
             bytes_text(bill.kv_cache),
+            bytes_text(bill.lists),
             bytes_text(bill.scratch),
             bytes_text(bill.total),
             f"{largest[kv_type]:,}",
@@ -125,11 +126,12 @@ def command(
         f"MEMORY FOR {n_ctx:,} TOKENS",
         "WEIGHTS",
         "KV CACHE",
+        "LISTS",
         "SCRATCH",
         "ALL",
         "LARGEST CONTEXT",
     )
-    table(header, rows, right="lrrrrr")
+    table(header, rows, right="lrrrrrr")
     click.echo()
     table(
         ("MEMORY FOR KEYS AND VALUES", "BYTES", "TOKENS", f"SEQUENCES OF {n_ctx:,}"),

@@ -8,6 +8,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ _log = logging.getLogger("rml")
 
 _CELL = 70  # characters of a value in the table
 _FIRST = 8  # values of a long array, or of a tensor
+_CANDIDATES = 1000  # names that a missing one is compared with
 _CHUNK = 1 << 22  # values of a tensor that are expanded at a time, about
 
 
@@ -168,7 +170,8 @@ def _show_tensor(checkpoint: Checkpoint, name: str, output: str) -> None:
     if tensor is None:
         from difflib import get_close_matches  # only for this message
 
-        near = get_close_matches(name, checkpoint.tensors, n=3, cutoff=0.3)
+        candidates = list(islice(checkpoint.tensors, _CANDIDATES))
+        near = get_close_matches(name, candidates, n=3, cutoff=0.3)
         hint = f"; close to it: {', '.join(near)}" if near else ""
         raise ArgumentError(f"{checkpoint.path}: there is no tensor {name!r}{hint}")
     facts = {"name": tensor.name, "shape": tensor.shape, "type": tensor.type}

@@ -13,7 +13,12 @@ from rml import memory_room
 from rml._kernels.pages import PAGE_SIZE
 from rml.errors import ArgumentError
 from rml.llm.config import ModelConfig
-from rml.llm.memory import MemoryBill, largest_context
+from rml.llm.memory import (
+    LIST_BYTES_PER_TOKEN,
+    MemoryBill,
+    kv_bytes_per_token,
+    largest_context,
+)
 from rml.llm.workspace import MAX_ROWS
 from rml.ranges import checked, integer
 
@@ -167,8 +172,8 @@ def default_kv_memory(
 ) -> int:
     """Find how many bytes keys and values of all sequences may take, when nobody says.
 
-    Three quarters of what there is, but always what one sequence of `n_ctx` tokens needs; memory is
-    taken only when it is used.
+    With the lists and tables that grow with them three quarters of what there is, but always what
+    one sequence of `n_ctx` tokens needs; memory is taken only when it is used.
 
     Parameters
     ----------
@@ -183,7 +188,9 @@ def default_kv_memory(
     """
     if room is None:
         room = min(memory_room.available(), memory_room.total())
-    share = int(room.n_bytes * _SHARE)
+    # The lists that grow with the pages get their part of it.
+    one = kv_bytes_per_token(config, kv_type)
+    share = int(room.n_bytes * _SHARE) * one // (one + LIST_BYTES_PER_TOKEN)
     return max(min(share, _MOST_KV_MEMORY), kv_bytes(config, n_ctx=n_ctx, kv_type=kv_type))
 
 

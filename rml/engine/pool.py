@@ -8,18 +8,62 @@ lowest first, and given back when nobody uses any of their pages.
 """
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from rml._kernels.pages import PAGE_SIZE, Pages, PageTable
 from rml.errors import OutOfMemory
+from rml.llm.memory import LIST_BYTES_PER_TOKEN
 from rml.memory_room import available, no_room, out_of_memory
 
 __all__ = ["PagePool"]
 
-# Bytes of a slab, about: little beside any model, but not so little that slabs would be many.
+# Bytes of a slab, about, with what its pages cost in lists: little beside any model, but not so
+# little that slabs would be many.
 SLAB_BYTES = 1 << 24
 MOST_SLABS = 1 << 12
 KEPT_EMPTY = 1  # slabs that are not given back at once
+
+
+def _cost(page_bytes: int) -> int:
+    """Bytes of a page, and of what the sequences that fill it will remember of its positions."""
+    return page_bytes + PAGE_SIZE * LIST_BYTES_PER_TOKEN
+
+
+class _FreePages:
+    """Free pages of a slab; they take memory for those that were in use before.
+
+    Parameters
+    ----------
+    numbers : range
+        Pages of the slab.
+    taken : collection of int
+        Those in use.
+    """
+
+    __slots__ = ("_returned", "_stop", "_unused")
+
+    def __init__(self, numbers: range = range(0), taken: Collection[int] = ()) -> None:
+        self._stop = numbers.stop
+        self._unused = (
+            max(taken, default=numbers.start - 1) + 1
+        )  # it and all behind were never used
+        used = set(taken)
+        below = range(self._unused - 1, numbers.start - 1, -1)
+        self._returned = [page for page in below if page not in used]
+
+    def __len__(self) -> int:
+        return len(self._returned) + self._stop - self._unused
+
+    def append(self, page: int) -> None:
+        """Have a page back."""
+        self._returned.append(page)
+
+    def pop(self) -> int:
+        """Give the page away that came back last, else the lowest that was never used."""
+        if self._returned:
+            return self._returned.pop()
+        self._unused += 1
+        return self._unused - 1
 
 
 class PagePool:
@@ -68,8 +112,9 @@ class PagePool:
         n_pages = min(budget // page_bytes, (1 << 31) - 1)
         if n_pages < 1:
             raise no_room("a page of keys and values", page_bytes, largest_context=0)
-        slab_bytes = max(SLAB_BYTES, n_pages * page_bytes // MOST_SLABS)
-        slab_pages = 1 << max(0, min(slab_bytes // page_bytes, n_pages).bit_length() - 1)
+        cost = _cost(page_bytes)
+        slab_bytes = max(SLAB_BYTES, n_pages * cost // MOST_SLABS)
+        slab_pages = 1 << max(0, min(slab_bytes // cost, n_pages).bit_length() - 1)
         self.pages = Pages(*sizes, n_pages=n_pages, slab_pages=slab_pages, group=group)
         self.budget = budget
         self.give_up: Callable[[], bool] | None = None
@@ -78,7 +123,7 @@ class PagePool:
         self.n_idle = 0  # that nobody else uses
         n_slabs = len(self.pages.slabs)
         self._used = [0] * n_slabs  # pages in use of each slab
-        self._free: list[list[int]] = [[] for _ in range(n_slabs)]  # of those that are reserved
+        self._free = [_FreePages() for _ in range(n_slabs)]  # of those that are reserved
         self._with_free: list[int] = []  # heap of the slabs among them that have free pages
         self._next_slab = 0  # no slab from here on is reserved
         self._dropped: list[int] = []  # heap of slabs before it that are not
@@ -102,7 +147,7 @@ class PagePool:
     def n_obtainable(self) -> int:
         """Pages that could be taken now: free and idle ones, and more if there is memory."""
         free = sum(map(len, self._free))
-        more = min(self.n_free - free, available().n_bytes // self.pages.page_bytes)
+        more = min(self.n_free - free, available().n_bytes // _cost(self.pages.page_bytes))
         return free + self.n_idle + max(0, more)
 
     def has(self, n: int) -> bool:
@@ -210,9 +255,12 @@ class PagePool:
         reserved = [slab for slab, arrays in enumerate(slabs) if arrays is not None]
         self._next_slab = max(reserved, default=-1) + 1
         self._dropped = [slab for slab in range(self._next_slab) if slabs[slab] is None]
+        taken: dict[int, list[int]] = {}
+        for page in users:
+            taken.setdefault(self.pages.slab_of(page), []).append(page)
         for slab, arrays in enumerate(slabs):
-            numbers = self.pages.slab_range(slab) if arrays is not None else ()
-            self._free[slab] = [page for page in reversed(numbers) if page not in users]
+            numbers = self.pages.slab_range(slab) if arrays is not None else range(0)
+            self._free[slab] = _FreePages(numbers, taken.get(slab, ()))
             self._used[slab] = len(numbers) - len(self._free[slab])
             if self._free[slab]:
                 heapq.heappush(self._with_free, slab)
@@ -229,7 +277,7 @@ class PagePool:
                 available=self.budget,
             )
         slab = self._dropped[0] if self._dropped else self._next_slab
-        n_bytes = len(pages.slab_range(slab)) * pages.page_bytes
+        n_bytes = len(pages.slab_range(slab)) * _cost(pages.page_bytes)
         room = available()
         if n_bytes > room.n_bytes:
             raise no_room(
@@ -244,7 +292,7 @@ class PagePool:
             heapq.heappop(self._dropped)
         else:
             self._next_slab += 1
-        self._free[slab] = list(reversed(pages.slab_range(slab)))
+        self._free[slab] = _FreePages(pages.slab_range(slab))
         heapq.heappush(self._with_free, slab)
 
     def _drop_but_one(self) -> None:
@@ -255,7 +303,7 @@ class PagePool:
             if self.pages.slabs[slab] is not None and not self._used[slab]
         ]
         for slab in empty[KEPT_EMPTY:]:
-            self._free[slab] = []
+            self._free[slab] = _FreePages()
             self._with_free.remove(slab)
             self.pages.drop(slab)
             heapq.heappush(self._dropped, slab)

@@ -6,7 +6,7 @@ from typing import NoReturn
 from rml.errors import CheckpointError, UnsupportedModel
 from rml.files.gguf import first_part_name
 from rml.files.safetensors import INDEX_SUFFIX, SHARD_NAME
-from rml.files.strict_json import load_json
+from rml.files.strict_json import load_json, name_of
 
 __all__ = ["find_model"]
 
@@ -41,9 +41,10 @@ def find_model(folder: Path) -> Path:
     ggufs = [n for n in ggufs if not n.startswith("mmproj")] or ggufs
     only_adapter = set(tensors) <= {"adapter_model.safetensors"} and not ggufs
     if only_adapter and "adapter_config.json" in names:
-        base = load_json(folder / "adapter_config.json").get("base_model_name_or_path")
+        config = load_json(folder / "adapter_config.json")
+        base = name_of(config.get("base_model_name_or_path"), "another model")
         raise UnsupportedModel(
-            f"{folder}: this is an adapter of {base or 'another model'}, not a model; merge it "
+            f"{folder}: this is an adapter of {base}, not a model; merge it "
             "into that model (merge_and_unload of peft) and give the result"
         )
     if len(tensors) > 1 and any(SHARD_NAME.fullmatch(name) for name in tensors):

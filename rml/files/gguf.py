@@ -19,7 +19,8 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,15 +29,19 @@ from rml._kernels.block_formats import FORMATS_BY_ID, RETIRED_IDS
 from rml.errors import CheckpointError, UnsupportedModel
 from rml.files.gguf_values import Cursor, read_value, type_name
 from rml.files.limits import (
+    MAX_FILES,
     MAX_GGUF_ALIGNMENT,
     MAX_GGUF_DIMS,
     MAX_GGUF_KEY_BYTES,
+    MAX_GGUF_KEYS,
     MAX_GGUF_NAME_BYTES,
     MAX_TENSOR_VALUES,
+    MAX_TENSORS,
 )
 from rml.files.mapped import Contents, MappedFile, Tensor
 from rml.files.paths import is_there
 from rml.files.read_only import ReadOnly
+from rml.files.strict_json import name_of
 
 __all__ = ["MAGIC", "first_part_name", "read_gguf"]
 
@@ -57,6 +62,9 @@ _KEY_TYPES = {
     "split.count": 2,
     "split.tensors.count": 5,  # int32
 }
+
+# What follows the number of dimensions: these, the type and the offset.
+_TENSOR_LAYOUTS = [struct.Struct(f"<{n}QIQ") for n in range(MAX_GGUF_DIMS + 1)]
 
 _PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
@@ -111,7 +119,7 @@ def _read_part(path: Path, opened: ExitStack) -> Contents:
     n_tensors, n_keys = _read_counts(cursor)
     metadata = _read_metadata(cursor, n_keys)
     alignment = _alignment(cursor, metadata)
-    infos = list(_read_tensor_table(cursor, n_tensors, alignment))
+    infos = _read_tensor_table(cursor, n_tensors, alignment)
     data_start = -(-cursor.position // alignment) * alignment
     _check_layout(cursor, infos, data_start)
     tensors = {
@@ -148,6 +156,12 @@ def _read_counts(cursor: Cursor) -> tuple[int, int]:
     n_keys = cursor.u64("the key count")
     cursor.claim(n_keys, _LEAST_KEY, "metadata keys")
     cursor.claim(n_tensors, _LEAST_TENSOR, "tensors")
+    for n, limit, what in (
+        (n_keys, MAX_GGUF_KEYS, "metadata keys"),
+        (n_tensors, MAX_TENSORS, "tensors"),
+    ):
+        if n > limit:
+            cursor.fail(f"there are {n:,} {what}; at most {limit:,} are allowed")
     return n_tensors, n_keys
 
 
@@ -160,7 +174,7 @@ def _read_metadata(cursor: Cursor, n_keys: int) -> dict[str, Any]:
         if key in metadata:
             cursor.fail(f"the metadata key {key!r} occurs twice")
         what = f"metadata {key!r}"
-        type_id = cursor.u32(f"the type of {what}")
+        type_id = cursor.u32(what, "the type of ")
         wanted = _KEY_TYPES.get(key, type_id)
         if type_id != wanted:
             cursor.fail(f"{what} is stored as {type_name(type_id)}, not {type_name(wanted)}")
@@ -178,21 +192,20 @@ def _alignment(cursor: Cursor, metadata: Mapping[str, Any]) -> int:
     return alignment
 
 
-def _read_tensor_table(cursor: Cursor, n_tensors: int, alignment: int) -> Iterator[_Info]:
+def _read_tensor_table(cursor: Cursor, n_tensors: int, alignment: int) -> list[_Info]:
     """Read the table, checking each entry by itself."""
-    names: set[str] = set()
+    infos: dict[str, _Info] = {}
     for number in range(n_tensors):
         name = cursor.name(f"the name of tensor {number}", MAX_GGUF_NAME_BYTES)
-        if name in names:
+        if name in infos:
             cursor.fail(f"the tensor {name!r} occurs twice")
-        names.add(name)
         what = f"tensor {name!r}"
-        n_dims = cursor.u32(f"the dimension count of {what}")
+        n_dims = cursor.u32(what, "the dimension count of ")
         if n_dims > MAX_GGUF_DIMS:
             cursor.fail(f"{what} has {n_dims} dimensions; the format allows {MAX_GGUF_DIMS}")
-        dims = [cursor.u64(f"the dimensions of {what}") for _ in range(n_dims)]
-        type_id = cursor.u32(f"the type of {what}")
-        offset = cursor.u64(f"the offset of {what}")
+        *dims, type_id, offset = cursor.unpack(
+            _TENSOR_LAYOUTS[n_dims], what, "the dimensions, type and offset of "
+        )
         if type_id in RETIRED_IDS:
             raise UnsupportedModel(
                 f"{cursor.path}: {what} has the retired type {RETIRED_IDS[type_id]} (id {type_id});"
@@ -211,11 +224,16 @@ def _read_tensor_table(cursor: Cursor, n_tensors: int, alignment: int) -> Iterat
                 f"{what} has rows of {row} values, no whole number of {block.name} blocks of "
                 f"{block.length}"
             )
-        if math.prod(max(dim, 1) for dim in dims) > MAX_TENSOR_VALUES:
+        if row * rows > MAX_TENSOR_VALUES or (
+            0 in dims and math.prod(dim or 1 for dim in dims) > MAX_TENSOR_VALUES
+        ):
             cursor.fail(f"{what} has the impossible dimensions {dims}")
         if offset % alignment:
             cursor.fail(f"{what} has offset {offset}, no multiple of the alignment {alignment}")
-        yield _Info(name, tuple(reversed(dims)), block.name, offset, block.row_bytes(row) * rows)
+        infos[name] = _Info(
+            name, tuple(dims[::-1]), block.name, offset, block.row_bytes(row) * rows
+        )
+    return list(infos.values())
 
 
 def _check_layout(cursor: Cursor, infos: list[_Info], data_start: int) -> None:
@@ -256,7 +274,7 @@ def _refuse_other_kinds(path: Path, metadata: Mapping[str, Any]) -> None:
             "give the model itself"
         )
     if kind == "adapter" or "adapter.type" in metadata:
-        base = metadata.get("general.base_model.0.name", "another model")
+        base = name_of(metadata.get("general.base_model.0.name"), "another model")
         raise UnsupportedModel(
             f"{path}: this is a LoRA adapter of {base}, not a model; merge it into that model "
             "with llama-export-lora and give the result"
@@ -275,6 +293,10 @@ def _other_part_paths(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
         raise CheckpointError(f"{path}: this is part {number + 1} of {count}; {advice}")
     if count <= 1:
         return []
+    if count > MAX_FILES:
+        raise CheckpointError(
+            f"{path}: split.count is {count:,} files; at most {MAX_FILES:,} are allowed"
+        )
     match = _PART_NAME.fullmatch(path.name)
     if match is None or int(match["count"]) != count:
         raise CheckpointError(
@@ -321,6 +343,10 @@ def _join(path: Path, parts: list[Contents]) -> Contents:
                     f"{tensor.path}: the tensor {name!r} is in {tensors[name].path.name} too"
                 )
             tensors[name] = tensor
+        if len(tensors) > MAX_TENSORS:
+            raise CheckpointError(
+                f"{path}: the parts have more than {MAX_TENSORS:,} tensors, which are allowed"
+            )
     metadata = parts[0].metadata
     if len(tensors) != metadata["split.tensors.count"]:
         raise CheckpointError(

@@ -5,7 +5,7 @@
     array    u32 type, u64 count, the values    -> numpy array, StringArray, or tuple of arrays
 
 Counts and lengths come from strangers: each is compared, as a Python integer that cannot wrap,
-with the bytes that are left before anything is allocated or walked.
+with the bytes that are left, and with the table of limits, before anything is allocated or walked.
 
 Strings should be UTF-8, but vocabularies hold tokens that are not. Bytes that do not decode become
 lone surrogates (``errors="surrogateescape"``): ``text.encode("utf-8", "surrogateescape")`` gives
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rml.errors import CheckpointError
-from rml.files.limits import MAX_GGUF_DEPTH
+from rml.files.limits import MAX_GGUF_ARRAYS, MAX_GGUF_DEPTH, MAX_GGUF_HEADER_BYTES
 from rml.files.mapped import MappedFile
 
 __all__ = ["Cursor", "MetadataValue", "StringArray", "read_value", "type_name"]
@@ -64,9 +64,12 @@ _ARRAY = 9
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
+_ARRAY_HEAD = struct.Struct("<IQ")
 
 # Bytes in which the beginnings of strings are looked for at once: fits the second-level cache.
 _BLOCK = 1 << 16
+# Fewer strings are followed one by one sooner than a block is looked through.
+_FEW = 64
 # Shorter strings have seven zero bytes in their length.
 _SHORT = 256
 
@@ -81,16 +84,18 @@ def type_name(type_id: int) -> str:
 class Cursor:
     """A position in the header of a mapped file that only moves forward, and never past the end.
 
-    The `what` of each method names the thing being read, for the message if it is cut.
+    The `what` of each method names the thing being read, for the message if it is cut, and `part`
+    what of it: ``"the length of "``.
     """
 
-    __slots__ = ("buffer", "path", "position", "size")
+    __slots__ = ("buffer", "n_arrays", "path", "position", "size")
 
     def __init__(self, file: MappedFile) -> None:
         self.path = file.path
         self.buffer: mmap.mmap = file.buffer
         self.size = file.size
         self.position = 0
+        self.n_arrays = 0  # read so far that lie in others
 
     @property
     def left(self) -> int:
@@ -101,15 +106,18 @@ class Cursor:
         """Raise CheckpointError with the file's name before `message`."""
         raise CheckpointError(f"{self.path}: {message}")
 
-    def take(self, n_bytes: int, what: str) -> int:
+    def take(self, n_bytes: int, what: str, part: str = "") -> int:
         """Move over `n_bytes` bytes and return where they begin."""
         start = self.position
-        if n_bytes > self.size - start:
+        end = start + n_bytes
+        if end > self.size:
             self.fail(
-                f"the file is truncated or broken: {what} needs {n_bytes} bytes at byte {start}, "
-                f"and {self.left} are left; download it again"
+                f"the file is truncated or broken: {part}{what} needs {n_bytes} bytes at byte "
+                f"{start}, and {self.left} are left; download it again"
             )
-        self.position = start + n_bytes
+        if end > MAX_GGUF_HEADER_BYTES:
+            self._too_long(what)
+        self.position = end
         return start
 
     def claim(self, count: int, least: int, what: str) -> None:
@@ -122,33 +130,45 @@ class Cursor:
                 f"the file claims {count} {what}, at least {least} bytes each, at byte "
                 f"{self.position}, but only {self.left} bytes are left; it is truncated or broken"
             )
+        if self.position + count * least > MAX_GGUF_HEADER_BYTES:
+            self._too_long(what)
 
-    def u32(self, what: str) -> int:
+    def _too_long(self, what: str) -> NoReturn:
+        self.fail(
+            f"the metadata and the tensor table have more than {MAX_GGUF_HEADER_BYTES:,} bytes, "
+            f"which are allowed, before the end of {what}"
+        )
+
+    def unpack(self, layout: struct.Struct, what: str, part: str = "") -> tuple[Any, ...]:
+        """Read numbers."""
+        return layout.unpack_from(self.buffer, self.take(layout.size, what, part))
+
+    def u32(self, what: str, part: str = "") -> int:
         """Read an unsigned 32-bit number."""
-        value: int = _U32.unpack_from(self.buffer, self.take(4, what))[0]
+        value: int = _U32.unpack_from(self.buffer, self.take(4, what, part))[0]
         return value
 
-    def u64(self, what: str) -> int:
+    def u64(self, what: str, part: str = "") -> int:
         """Read an unsigned 64-bit number."""
-        value: int = _U64.unpack_from(self.buffer, self.take(8, what))[0]
+        value: int = _U64.unpack_from(self.buffer, self.take(8, what, part))[0]
         return value
 
     def string(self, what: str) -> str:
         """Read a string; bytes that are not UTF-8 become lone surrogates."""
-        length = self.u64(f"the length of {what}")
+        length = self.u64(what, "the length of ")
         start = self.take(length, what)
         return self.buffer[start : start + length].decode("utf-8", "surrogateescape")
 
     def name(self, what: str, limit: int) -> str:
         """Read a string that is a name: valid UTF-8 of at most `limit` bytes."""
-        length = self.u64(f"the length of {what}")
+        length = self.u64(what, "the length of ")
         if length > limit:
             self.fail(f"{what} has a length of {length} bytes; the format allows {limit}")
         start = self.take(length, what)
+        raw = self.buffer[start : start + length]
         try:
-            return self.buffer[start : start + length].decode("utf-8")
+            return raw.decode("utf-8")
         except UnicodeDecodeError:
-            raw = self.buffer[start : start + length]
             self.fail(f"{what} is not UTF-8: {raw[:40]!r}")
 
 
@@ -192,8 +212,7 @@ def read_value(cursor: Cursor, type_id: int, what: str) -> MetadataValue:
 
 def _read_array(cursor: Cursor, what: str, depth: int = 1) -> MetadataValue:
     """Read an array that lies in `depth` - 1 others."""
-    element = cursor.u32(f"the element type of {what}")
-    count = cursor.u64(f"the element count of {what}")
+    element, count = cursor.unpack(_ARRAY_HEAD, what, "the type and count of ")
     if scalar := _SCALARS.get(element):
         cursor.claim(count, scalar.dtype.itemsize, f"values in {what}")
         start = cursor.take(count * scalar.dtype.itemsize, what)
@@ -210,7 +229,13 @@ def _read_array(cursor: Cursor, what: str, depth: int = 1) -> MetadataValue:
     if element == _ARRAY:
         if depth >= MAX_GGUF_DEPTH:
             cursor.fail(f"{what} is nested more than {MAX_GGUF_DEPTH} arrays deep")
-        cursor.claim(count, 12, f"arrays in {what}")
+        cursor.claim(count, _ARRAY_HEAD.size, f"arrays in {what}")
+        cursor.n_arrays += count
+        if cursor.n_arrays > MAX_GGUF_ARRAYS:
+            cursor.fail(
+                f"there are {cursor.n_arrays:,} arrays inside arrays, up to those of {what}; at "
+                f"most {MAX_GGUF_ARRAYS:,} are allowed"
+            )
         return tuple(_read_array(cursor, what, depth + 1) for _ in range(count))
     return cursor.fail(f"{what} is an array of the unknown metadata type {element}")
 
@@ -306,13 +331,13 @@ def _walk(cursor: Cursor, count: int, what: str) -> NDArray[np.int64]:
     From the first that does not (a long string, or zero bytes inside one), the rest of the block
     is followed string by string. So the work is linear in the bytes whatever they hold.
     """
-    buffer, size = cursor.buffer, cursor.size
+    buffer, size = cursor.buffer, min(cursor.size, MAX_GGUF_HEADER_BYTES)
     bounds = np.empty(count + 1, np.int64)
     bounds[0] = position = cursor.position
     done = 0
     while done < count:
         block_end = min(position + _BLOCK, size - 7)
-        if block_end > position:
+        if block_end > position and count - done >= _FEW:
             # The u64 at every byte of the block, unaligned and overlapping.
             words = np.ndarray((block_end - position,), "<u8", buffer, position, (1,))
             begins = np.flatnonzero(words < _SHORT)
@@ -330,6 +355,8 @@ def _walk(cursor: Cursor, count: int, what: str) -> NDArray[np.int64]:
             done += 1
             bounds[done] = position
         if done < count and position > size - 8:
+            if size < cursor.size:
+                cursor.take(cursor.size - cursor.position, what)  # more than is allowed
             cursor.fail(
                 f"the file is truncated or broken: it ends inside string {done} of the {count} "
                 f"in {what}; download it again"

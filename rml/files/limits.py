@@ -44,19 +44,54 @@ def _limit(room: str, what: str, value: int, reason: str) -> int:
 
 MAX_JSON_BYTES = _limit(
     "JSON", "bytes of a document", 100_000_000,
-    "the safetensors format has it for its header; the largest known index is a tenth of it",
+    "the safetensors format has it for its header; the largest known document, a tokenizer of "
+    "262,144 tokens, is a third of it",
+)  # fmt: skip
+MAX_JSON_DEPTH = _limit(
+    "JSON", "lists and objects in each other", 64,
+    "no model is known to need more than 12, and Python's parser uses stack for each",
+)  # fmt: skip
+MAX_JSON_CONTAINERS = _limit(
+    "JSON", "lists and objects", 1 << 20,
+    "an empty one takes 3 bytes of a file and up to 100 of memory; a vocabulary of 901,629 scored "
+    "tokens has as many",
+)  # fmt: skip
+MAX_JSON_KEYS = _limit(
+    "JSON", "keys, or colons", 1 << 20,
+    "one takes 6 bytes of a file and up to 350 of memory; the largest known header has 560,000",
+)  # fmt: skip
+MAX_JSON_VALUES = _limit(
+    "JSON", "values, or commas", 1 << 22,
+    "one takes 2 bytes of a file and up to 60 of memory; a tokenizer of 262,144 tokens and 514,906 "
+    "merges has 1,340,000",
+)  # fmt: skip
+MAX_JSON_DIGITS = _limit(
+    "JSON", "digits of a whole number", 4300,
+    "Python has it, since reading more takes time with the square of their number",
 )  # fmt: skip
 
 # ---- GGUF ----
 
+MAX_GGUF_HEADER_BYTES = _limit(
+    "GGUF", "bytes of keys and tensor table", 100_000_000,
+    "they are read into memory; those of 262,144 tokens and 514,906 merges are a fifth of it",
+)  # fmt: skip
 MAX_GGUF_DIMS = _limit("GGUF", "dimensions of a tensor", 4, "the format has it")
 MAX_GGUF_NAME_BYTES = _limit("GGUF", "bytes of a tensor's name", 64, "the format has it")
 MAX_GGUF_KEY_BYTES = _limit("GGUF", "bytes of a key", 65_535, "the format has it")
+MAX_GGUF_KEYS = _limit(
+    "GGUF", "metadata keys", 1 << 16,
+    "one takes 14 bytes of a file and 170 of memory; no model is known to have more than 100",
+)  # fmt: skip
+MAX_GGUF_ARRAYS = _limit(
+    "GGUF", "arrays inside arrays", 1 << 16,
+    "one takes 12 bytes of a file and 180 of memory, and no model is known to have any",
+)  # fmt: skip
+MAX_GGUF_DEPTH = _limit(
+    "GGUF", "arrays in each other", 4, "the format has no limit, and no model is known to use one"
+)
 MAX_GGUF_ALIGNMENT = _limit(
     "GGUF", "bytes of the alignment", 1 << 20, "larger ones have no use: pages have 4 to 64 KB"
-)
-MAX_GGUF_DEPTH = _limit(
-    "GGUF", "arrays in arrays", 4, "the format has no limit, and no model is known to use one"
 )
 
 # ---- safetensors ----
@@ -64,9 +99,24 @@ MAX_GGUF_DEPTH = _limit(
 MAX_SAFETENSORS_DIMS = _limit(
     "safetensors", "dimensions of a tensor", 8, "no model is known to have more than 5"
 )
+MAX_SAFETENSORS_NAME = _limit(
+    "safetensors", "characters of a tensor's name", 1024, "no model is known to have more than 150"
+)
 
 # ---- tensors of both formats ----
 
+MAX_TENSORS = _limit(
+    "tensors", "tensors of a model", 200_000,
+    "one takes 25 bytes of a file and 450 of memory; the largest known model, 384 experts in 60 "
+    "layers as single matrices with scales, has 140,000",
+)  # fmt: skip
+MAX_FILES = _limit(
+    "tensors", "files of a model", 4096,
+    "a process may map 65,530; no model is known to have more than 200",
+)  # fmt: skip
+MAX_FILE_NAME = _limit(
+    "safetensors", "characters of the name of a file", 255, "file systems have it"
+)
 MAX_TENSOR_VALUES = _limit(
     "tensors", "values of a tensor, dimensions of zero left out", 1 << 48,
     "a shape such as (2**62, 0) takes no bytes, and still breaks arithmetic on shapes",
@@ -120,4 +170,44 @@ MAX_STEP_DEPTH = _limit(
 MAX_TEXT_GROWTH = _limit(
     "tokenizer", "times that normalizing may make a text as long", 32,
     "Unicode's own forms make it 18 times as long at most",
+)  # fmt: skip
+
+# ---- configuration ----
+
+MAX_LAYERS = _limit(
+    "configuration", "layers", 1024,
+    "each costs twenty operations of a plan; no model is known to have more than 126",
+)  # fmt: skip
+MAX_EXPERTS = _limit(
+    "configuration", "experts of a layer", 256,
+    "each costs three records of a layer's plan; no model of these families has more",
+)  # fmt: skip
+MAX_ALL_EXPERTS = _limit(
+    "configuration", "experts of all layers together", 1 << 15,
+    "each costs a kilobyte of plans; the largest model of these families has 94 layers of 128",
+)  # fmt: skip
+MAX_WIDTH = _limit(
+    "configuration", "values of a row: embedding, all heads together, feed-forward network",
+    1 << 17,
+    "a step holds 512 rows of each in memory; no model is known to have more than 73,728",
+)  # fmt: skip
+MAX_VOCABULARY = _limit(
+    "configuration", "tokens of the vocabulary", 1 << 21,
+    "a step holds 32 rows of logits in memory; no model is known to have more than 901,629",
+)  # fmt: skip
+MAX_POSITIONS = _limit(
+    "configuration", "positions of a context or a window", (1 << 31) - 1,
+    "some files mean by it that there is no limit; memory is taken only where they are used",
+)  # fmt: skip
+MAX_INTEGER = _limit(
+    "configuration", "size of any integer", (1 << 63) - 1,
+    "arithmetic and arrays take no larger one, and those of a JSON file may have any length",
+)  # fmt: skip
+MAX_CONFIG_KEYS = _limit(
+    "configuration", "keys of an object", 1 << 16,
+    "all are compared with what is known; no model is known to have more than 200",
+)  # fmt: skip
+MAX_CONFIG_ARRAY = _limit(
+    "configuration", "values of an array", 1 << 16,
+    "an array has a value for each layer, and becomes Python objects of 40 bytes each",
 )  # fmt: skip

@@ -18,15 +18,22 @@ import re
 import struct
 from contextlib import ExitStack
 from pathlib import Path
-from reprlib import repr as brief  # of JSON from strangers: bounded in depth and length
 from typing import NoReturn, TypeGuard
 
 from rml.errors import CheckpointError, UnsupportedModel
-from rml.files.limits import MAX_JSON_BYTES, MAX_SAFETENSORS_DIMS, MAX_TENSOR_VALUES
+from rml.files.limits import (
+    MAX_FILE_NAME,
+    MAX_FILES,
+    MAX_JSON_BYTES,
+    MAX_SAFETENSORS_DIMS,
+    MAX_SAFETENSORS_NAME,
+    MAX_TENSOR_VALUES,
+    MAX_TENSORS,
+)
 from rml.files.mapped import Contents, MappedFile, Tensor
 from rml.files.paths import is_there
 from rml.files.read_only import ReadOnly
-from rml.files.strict_json import load_json, parse_json
+from rml.files.strict_json import brief, load_json, parse_json
 
 __all__ = ["INDEX_SUFFIX", "SHARD_NAME", "looks_like_safetensors", "read_index", "read_safetensors"]
 
@@ -89,13 +96,18 @@ def read_index(path: Path) -> Contents:
     weight_map = load_json(path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path}: no 'weight_map' of tensor names to files")
+    _check_count(path, len(weight_map))
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not _is_plain_name(shard):
             raise CheckpointError(
-                f"{path}: tensor {name!r} is said to be in {brief(shard)}; the name of a file in "
-                "the same folder is expected"
+                f"{path}: tensor {brief(name)} is said to be in {brief(shard)}; the name of a "
+                f"file in the same folder is expected, of at most {MAX_FILE_NAME} characters"
             )
     shards = [path.with_name(shard) for shard in dict.fromkeys(weight_map.values())]
+    if len(shards) > MAX_FILES:
+        raise CheckpointError(
+            f"{path}: the tensors are in {len(shards):,} files; at most {MAX_FILES:,} are allowed"
+        )
     missing = [shard.name for shard in shards if not is_there(shard)]
     if missing:
         raise CheckpointError(
@@ -115,17 +127,23 @@ def read_index(path: Path) -> Contents:
                         f"{shard}: the tensor {name!r} is in {found[name].path.name} too"
                     )
                 found[name] = tensor
+            _check_count(path, len(found))
         for name, shard_name in weight_map.items():
             if name not in found or found[name].path.name != shard_name:
                 raise CheckpointError(
-                    f"{path}: tensor {name!r} is said to be in {shard_name}, which does not hold it"
+                    f"{path}: tensor {brief(name)} is said to be in {shard_name}, which does not "
+                    "hold it"
                 )
         opened.pop_all()
     return Contents(ReadOnly({}), {name: found[name] for name in weight_map}, files)
 
 
 def _is_plain_name(name: str) -> bool:
-    return name not in {"", ".", ".."} and not any(c in name for c in "/\\\0")
+    return (
+        name not in {"", ".", ".."}
+        and len(name) <= MAX_FILE_NAME
+        and not any(c in name for c in "/\\\0")
+    )
 
 
 def _read_file(file: MappedFile) -> dict[str, Tensor]:
@@ -151,9 +169,17 @@ def _read_file(file: MappedFile) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: the header starts with {text[:8]!r}, not with '{{'")
     header = parse_json(text, f"{path}: header")
     _check_metadata(path, header.pop("__metadata__", None))
+    _check_count(path, len(header))
     tensors = {name: _parse_entry(file, name, entry, start) for name, entry in header.items()}
     _check_layout(file, tensors, start)
     return tensors
+
+
+def _check_count(path: Path, n_tensors: int) -> None:
+    if n_tensors > MAX_TENSORS:
+        raise CheckpointError(
+            f"{path}: there are {n_tensors:,} tensors; at most {MAX_TENSORS:,} are allowed"
+        )
 
 
 def _check_metadata(path: Path, metadata: object) -> None:
@@ -167,10 +193,14 @@ def _parse_entry(file: MappedFile, name: str, entry: object, data_start: int) ->
     """Check one entry of the header by itself."""
 
     def fail(message: str) -> NoReturn:
-        raise CheckpointError(f"{file.path}: tensor {name!r} {message}")
+        raise CheckpointError(f"{file.path}: tensor {brief(name)} {message}")
 
-    if any("\ud800" <= c <= "\udfff" for c in name):  # escaped half of a surrogate pair
-        fail("has a name that is not Unicode text")
+    if len(name) > MAX_SAFETENSORS_NAME:
+        fail(
+            f"has a name of {len(name):,} characters; at most {MAX_SAFETENSORS_NAME:,} are allowed"
+        )
+    if not name.isascii() and any("\ud800" <= c <= "\udfff" for c in name):
+        fail("has a name that is not Unicode text")  # an escaped half of a surrogate pair
     if not isinstance(entry, dict):
         fail("has no dtype, shape and data_offsets")
     dtype, shape = entry.get("dtype"), entry.get("shape")
@@ -178,15 +208,14 @@ def _parse_entry(file: MappedFile, name: str, entry: object, data_start: int) ->
         fail(f"has the dtype {brief(dtype)}; a string is expected")
     if dtype not in _BITS:
         raise UnsupportedModel(
-            f"{file.path}: tensor {name!r} has the unknown dtype {dtype!r}; rml knows "
+            f"{file.path}: tensor {brief(name)} has the unknown dtype {brief(dtype)}; rml knows "
             f"{', '.join(_BITS)}"
         )
     if not _is_counts(shape):
         fail(f"has the shape {brief(shape)}; a list of sizes is expected")
-    if (
-        len(shape) > MAX_SAFETENSORS_DIMS
-        or math.prod(max(size, 1) for size in shape) > MAX_TENSOR_VALUES
-    ):
+    if len(shape) > MAX_SAFETENSORS_DIMS:
+        fail(f"has {len(shape):,} dimensions; at most {MAX_SAFETENSORS_DIMS} are allowed")
+    if math.prod(max(size, 1) for size in shape) > MAX_TENSOR_VALUES:
         fail(f"has the impossible shape {brief(shape)}")
     offsets = entry.get("data_offsets")
     if not _is_counts(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] < 1 << 63:

@@ -16,9 +16,16 @@ from typing import Any, Literal
 from rml._kernels.pages import MAX_HEAD_DIM
 from rml.errors import CheckpointError, UnsupportedModel
 from rml.files import Checkpoint
+from rml.files.limits import (
+    MAX_ALL_EXPERTS,
+    MAX_EXPERTS,
+    MAX_LAYERS,
+    MAX_POSITIONS,
+    MAX_VOCABULARY,
+    MAX_WIDTH,
+)
 from rml.llm.config_gguf import fields_from_gguf
 from rml.llm.config_hf import fields_from_hf
-from rml.llm.config_limits import MAX_EXPERTS, MAX_LAYERS, MAX_SIZE
 from rml.llm.rope import Rope, RopeScaling
 
 __all__ = ["ModelConfig", "RopeScaling"]
@@ -119,7 +126,15 @@ class ModelConfig:
             raise CheckpointError(
                 f"{path}: there is no config.json beside the weights; download it as well"
             )
-        return cls.from_hf(checkpoint.config, path=path)
+        config = cls.from_hf(checkpoint.config, path=path)
+        # Before anything is made for each of them; which tensors there are is checked later.
+        if config.n_layers * max(1, config.n_experts) > len(checkpoint.tensors):
+            experts = f" of {config.n_experts} experts" if config.n_experts else ""
+            raise CheckpointError(
+                f"{path}: config.json says {config.n_layers} layers{experts}, but the checkpoint "
+                f"holds {len(checkpoint.tensors)} tensors"
+            )
+        return config
 
     @classmethod
     def from_gguf(
@@ -192,7 +207,7 @@ class ModelConfig:
             value = getattr(self, name)
             if value < (0 if name in may_be_zero else 1):
                 yield f"{name} is {value}, but must be positive"
-            elif value > MAX_SIZE:
+            elif value > MAX_POSITIONS:
                 yield f"{name} is {value}, more than any model has"
         for name in (
             "norm_eps", "attention_scale", "embedding_scale", "rope_theta", "rope_local_theta",
@@ -208,6 +223,8 @@ class ModelConfig:
             yield f"{len(self.windows)} window entries for {self.n_layers} layers"
         if any(window is not None and window < 1 for window in self.windows):
             yield "a window is smaller than 1"
+        if any(window is not None and window > MAX_POSITIONS for window in self.windows):
+            yield f"a window is larger than {MAX_POSITIONS}"
         if self.rope_layers and len(self.rope_layers) != self.n_layers:
             yield f"{len(self.rope_layers)} rope entries for {self.n_layers} layers"
         if self.rope_scaling is not None:
@@ -223,10 +240,23 @@ class ModelConfig:
     def _beyond_limits(self) -> Iterator[str]:
         if self.head_dim > MAX_HEAD_DIM:
             yield f"head_dim is {self.head_dim}, but at most {MAX_HEAD_DIM} is supported"
-        if self.n_experts > MAX_EXPERTS:
-            yield f"there are {self.n_experts} experts, but at most {MAX_EXPERTS} are supported"
-        if self.n_layers > MAX_LAYERS:
-            yield f"there are {self.n_layers} layers, but at most {MAX_LAYERS} are supported"
+        for what, count, limit in (
+            ("layers", self.n_layers, MAX_LAYERS),
+            ("experts", self.n_experts, MAX_EXPERTS),
+            ("experts in all layers", self.n_layers * self.n_experts, MAX_ALL_EXPERTS),
+            ("tokens in the vocabulary", self.n_vocab, MAX_VOCABULARY),
+        ):
+            if count > limit:
+                yield f"there are {count} {what}, but at most {limit} are supported"
+        for what, width in (
+            ("d_model", self.d_model),
+            ("n_heads * head_dim", self.q_size),
+            ("n_kv_heads * head_dim", self.kv_size),
+            ("d_ffn", self.d_ffn),
+            ("d_expert_ffn", self.d_expert_ffn),
+        ):
+            if width > MAX_WIDTH:
+                yield f"{what} is {width}, but at most {MAX_WIDTH} is supported"
 
     @property
     def q_size(self) -> int:

@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rml._kernels.pages import MAX_HEAD_DIM
 from rml.errors import CheckpointError, UnsupportedModel
+from rml.files.limits import MAX_LAYERS
+from rml.files.strict_json import brief
 from rml.llm.config_keys import Keys
-from rml.llm.config_limits import MAX_LAYERS
 from rml.llm.rope import RopeScaling
 
 __all__ = ["fields_from_gguf"]
@@ -112,7 +114,7 @@ def fields_from_gguf(
         raise CheckpointError(f"{where}metadata key general.architecture is missing; not a model?")
     if arch not in _FAMILIES:
         raise UnsupportedModel(
-            f"{where}architecture {arch!r} is not supported; supported are "
+            f"{where}architecture {brief(arch)} is not supported; supported are "
             f"{', '.join(sorted(_FAMILIES))}"
         )
     family = _FAMILIES[arch]
@@ -155,7 +157,7 @@ def fields_from_gguf(
         "tied_head": "output.weight" not in tensors,
     }
     if n_experts or family.experts:
-        found.update(_experts(keys, family, n_experts, d_ffn))
+        found.update(_experts(keys, tensors, family, n_experts, d_ffn))
     if arch == "llama" and (window := keys.integer("attention.sliding_window", 0)):
         found["windows"] = (window,) * n_layers
     if arch == "gemma3":
@@ -216,10 +218,18 @@ def _qk_norm(tensors: Mapping[str, Any], head_dim: int, keys: Keys) -> str:
     return "head" if length == head_dim else "whole"
 
 
-def _experts(keys: Keys, family: _Family, n_experts: int, d_ffn: int) -> dict[str, Any]:
+def _experts(
+    keys: Keys, tensors: Mapping[str, Any], family: _Family, n_experts: int, d_ffn: int
+) -> dict[str, Any]:
     """Keys of a mixture of experts; all layers have them."""
     if n_experts < 1:
         raise keys.fail(f"{family.name} model: expert_count is missing or {n_experts}")
+    together = tensors.get("blk.0.ffn_gate_exps.weight")
+    stored = len(tensors) if together is None else together.shape[0] if together.shape else 0
+    if n_experts > stored:
+        raise keys.fail(
+            f"{family.name} model: expert_count is {n_experts}, but the tensors hold {stored}"
+        )
     used = keys.integer("expert_used_count")
     # Qwen 3's feed_forward_length is that of all chosen experts together; the others' of one.
     share = max(used, 1) if family.name == "qwen3_moe" else 1
@@ -285,15 +295,17 @@ def _rope_scaling(keys: Keys, tensors: Mapping[str, Any], head_dim: int) -> Rope
             attention_factor=growth * stretch,
         )
     elif kind not in ("none", "linear"):
-        raise keys.refuse(f"rope.scaling.type {kind!r} is not implemented")
+        raise keys.refuse(f"rope.scaling.type {brief(kind)} is not implemented")
     elif stretch != 1.0:
         raise keys.refuse(f"rope.scaling.attn_factor {stretch} without yarn is not implemented")
     elif kind == "linear" and factor != 1.0:
         scaling = RopeScaling(type="linear", factor=factor)
 
-    if "rope_freqs.weight" in tensors:
+    if "rope_freqs.weight" in tensors and head_dim <= MAX_HEAD_DIM:  # a larger one is refused
         if scaling is not None:
-            raise keys.refuse(f"rope_freqs.weight beside rope scaling {kind!r} is not implemented")
+            raise keys.refuse(
+                f"rope_freqs.weight beside rope scaling {brief(kind)} is not implemented"
+            )
         (length,) = _shape(tensors, "rope_freqs.weight", 1, keys)
         if length != head_dim // 2:
             raise keys.fail(

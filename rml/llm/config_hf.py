@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rml.errors import CheckpointError, UnsupportedModel
+from rml.files.limits import MAX_LAYERS
+from rml.files.strict_json import brief
 from rml.llm.config_hf_rope import rope_fields
-from rml.llm.config_keys import Keys
-from rml.llm.config_limits import MAX_LAYERS
+from rml.llm.config_keys import Keys, listed
 
 __all__ = ["fields_from_hf"]
 
@@ -118,7 +119,7 @@ def fields_from_hf(config: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     if family not in _DEFAULTS:
         supported = ", ".join(sorted([*_DEFAULTS, "gemma3"]))
         raise UnsupportedModel(
-            f"{where}model_type {family!r} is not supported; supported are {supported}"
+            f"{where}model_type {brief(family)} is not supported; supported are {supported}"
         )
     keys = Keys(config, path)
     (vocab, hidden, ffn, layers, heads, kv_heads, head, positions, eps, theta, tied) = _DEFAULTS[
@@ -191,10 +192,10 @@ def _refuse_unread(keys: Keys) -> None:
     That are texts: a switch that is one, of a family of which we know, is in `_NEUTRAL`.
     """
     unknown = {key: value for key, value in keys.unread() if not _is_harmless(key, value)}
-    notes = [key for key in unknown if isinstance(unknown[key], str) and key not in _NEUTRAL]
+    notes = {key for key in unknown if isinstance(unknown[key], str) and key not in _NEUTRAL}
     keys.refuse_all({key: unknown[key] for key in unknown if key not in notes})
     if notes:
-        keys.warn(f"passed over, since they look like notes: {', '.join(sorted(notes))}")
+        keys.warn(f"passed over, since they look like notes: {listed(notes)}")
 
 
 def _is_harmless(key: str, value: object) -> bool:
@@ -219,7 +220,7 @@ def _activation(keys: Keys, default: str) -> str:
     name = keys.get("hidden_activation") or legacy or default
     if not isinstance(name, str) or name not in _ACTIVATIONS:
         raise keys.refuse(
-            f"activation {name!r} is not implemented; supported are {', '.join(_ACTIVATIONS)}"
+            f"activation {brief(name)} is not implemented; supported are {', '.join(_ACTIVATIONS)}"
         )
     return _ACTIVATIONS[name]
 
@@ -274,8 +275,8 @@ def _windows(
     kinds = keys.get("layer_types")
     if kinds is not None and (not isinstance(kinds, tuple) or len(kinds) != n_layers):
         raise keys.fail(f"layer_types must hold one entry for each of {n_layers} layers")
-    if other := sorted({str(kind) for kind in kinds or ()} - {"full_attention", _SLIDING}):
-        raise keys.refuse(f"layer_types {', '.join(other)} is not implemented")
+    if other := {str(kind) for kind in kinds or ()} - {"full_attention", _SLIDING}:
+        raise keys.refuse(f"layer_types {listed(other)} is not implemented")
     window: int | None = _WINDOWS.get(family)
     if "sliding_window" in keys:
         window = None if keys.get("sliding_window") is None else keys.integer("sliding_window")

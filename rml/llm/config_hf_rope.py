@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from rml.files.strict_json import brief
 from rml.llm.config_keys import Keys
 from rml.llm.rope import RopeScaling
 
@@ -109,7 +110,7 @@ def _scaling(keys: Keys, places: Sequence[Keys], n_ctx: int) -> RopeScaling | No
 def _kind(place: Keys) -> object:
     kind, legacy = place.get("rope_type"), place.get("type")
     if kind and legacy and kind != legacy:
-        raise place.fail(f"rope_type is {kind!r}, but type is {legacy!r}")
+        raise place.fail(f"rope_type is {brief(kind)}, but type is {brief(legacy)}")
     return kind or legacy or "default"
 
 
@@ -142,7 +143,7 @@ def _read(keys: Keys, place: Keys, kind: object, n_ctx: int) -> RopeScaling | No
             mscale_all_dim=place.optional_number("mscale_all_dim"),
         )
     elif kind != "default":
-        raise keys.refuse(f"rope type {kind!r} is not implemented")
+        raise keys.refuse(f"rope type {brief(kind)} is not implemented")
     passed_over = ("finetuned", _ORIGINAL, *_BESIDE)
     place.refuse_all({k: v for k, v in place.unread() if v is not None and k not in passed_over})
     return scaling
@@ -158,4 +159,6 @@ def _original(keys: Keys, place: Keys, n_ctx: int) -> int:
 
 def _contradiction(keys: Keys, one: str, value: object, two: str, other: object) -> Exception:
     places = " and ".join(name.partition(".")[0] for name in (one, two))
-    return keys.fail(f"{places} contradict each other: {one} is {value!r}, but {two} is {other!r}")
+    return keys.fail(
+        f"{places} contradict each other: {one} is {brief(value)}, but {two} is {brief(other)}"
+    )

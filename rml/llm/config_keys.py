@@ -6,21 +6,23 @@ over in silence.
 
 import logging
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from heapq import nsmallest
 from typing import Any
 
 import numpy as np
 
 from rml.errors import CheckpointError, UnsupportedModel
+from rml.files.limits import MAX_CONFIG_ARRAY, MAX_CONFIG_KEYS, MAX_INTEGER
+from rml.files.strict_json import brief, name_of
 
-__all__ = ["Keys"]
+__all__ = ["Keys", "listed"]
 
 _log = logging.getLogger("rml")
 
 _SHOWN_ENTRIES = 8
+_SHOWN_KEYS = 20  # in one message
 _SHOWN_LENGTH = 60
-# Arithmetic and arrays take no larger integer; that of a JSON file may have any length.
-_MOST = 2**63 - 1
 
 
 class Keys:
@@ -46,6 +48,11 @@ class Keys:
         self._prefix = prefix
         self._label = label or prefix
         self._read: set[str] = set()
+        if len(values) > MAX_CONFIG_KEYS:
+            raise self.fail(
+                f"the configuration has {len(values):,} keys; at most {MAX_CONFIG_KEYS:,} are "
+                "allowed"
+            )
 
     def __contains__(self, key: str) -> bool:
         return self._prefix + key in self._values
@@ -72,9 +79,14 @@ class Keys:
         """Value of a key, None where it is absent or null; arrays become tuples."""
         self._read.add(key)
         value = self._values.get(self._prefix + key)
-        if isinstance(value, np.ndarray | np.generic):
-            value = value.tolist()
-        return tuple(value) if isinstance(value, list) else value
+        if isinstance(value, list):
+            return tuple(value)
+        if (n := _n_values(value)) > MAX_CONFIG_ARRAY:
+            raise self.fail(
+                f"{self._label}{key} is an array of {n:,} values; at most {MAX_CONFIG_ARRAY:,} are "
+                "allowed"
+            )
+        return _plain(value)
 
     def integer(self, key: str, default: int | None = None) -> int:
         """One integer; of an array with one value for each layer, the value that all share."""
@@ -91,7 +103,7 @@ class Keys:
             return default
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.fail(f"{self._label}{key} is {_show(value)}, but must be an integer")
-        if abs(value) > _MOST:
+        if abs(value) > MAX_INTEGER:
             raise self._too_large(key, value)
         return value
 
@@ -154,9 +166,7 @@ class Keys:
     def refuse_all(self, unread: Mapping[str, Any]) -> None:
         """Refuse the model for the sake of these keys, if there are any."""
         if unread:
-            named = ", ".join(
-                f"{self._label}{key} = {_show(unread[key])}" for key in sorted(unread)
-            )
+            named = listed(unread, lambda key: f"{self._label}{key} = {_show(unread[key])}")
             raise self.refuse(f"not implemented: {named}")
 
     def _too_large(self, key: str, value: object) -> CheckpointError:
@@ -166,9 +176,33 @@ class Keys:
         return self.fail(f"{self._label}{key} is missing")
 
 
+def listed(names: Collection[str], show: Callable[[str], str] = str) -> str:
+    """List names in order, the first few, as `show` says them."""
+    shown = [name_of(show(name), "") for name in nsmallest(_SHOWN_KEYS, names)]
+    if len(names) > len(shown):
+        shown.append(f"and {len(names) - len(shown):,} more")
+    return ", ".join(shown)
+
+
+def _n_values(value: object) -> int:
+    """Count the values of a GGUF array, those of arrays in it included."""
+    if isinstance(value, tuple):
+        return sum(1 + _n_values(each) for each in value)
+    return value.size if isinstance(value, np.ndarray) else 0
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - metadata may hold anything
+    """Turn numpy's values into Python's, and arrays into tuples."""
+    if isinstance(value, np.ndarray):
+        return tuple(value.tolist())
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _show(value: object) -> str:
     """Short form of a value, however long it is."""
     if isinstance(value, tuple) and len(value) > _SHOWN_ENTRIES:
         return f"an array of {len(value)} values"
-    text = repr(value)
+    text = brief(value)
     return text if len(text) <= _SHOWN_LENGTH else f"{text[: _SHOWN_LENGTH - 3]}..."

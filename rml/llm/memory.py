@@ -1,9 +1,10 @@
 """What a model costs in memory, before anything is allocated.
 
-The bill has three items: the weights (file pages, shared by all processes that map the file), the
-KV cache, which grows with the context, and what steps work with: their arrays, the records of their
-plans, and the scratch memory of the kernels. To know the last, steps are recorded as always but
-with outlines of weights and arrays, and the kernels are asked what they would need.
+The bill has four items: the weights (file pages, shared by all processes that map the file); the
+KV cache, which grows with the context; what is remembered of its positions in lists and tables; and
+what steps work with: their arrays, the records of their plans, and the scratch memory of the
+kernels. To know the last, steps are recorded as always but with outlines of weights and arrays, and
+the kernels are asked what they would need.
 """
 
 from bisect import bisect_left
@@ -24,7 +25,18 @@ from rml.llm.recipe import Recipe
 from rml.llm.weight_source import Formats, Outline
 from rml.llm.workspace import CAPACITIES, MAX_ROWS, Workspace
 
-__all__ = ["MemoryBill", "Steps", "kv_bytes_per_token", "largest_context", "scratch_bytes"]
+__all__ = [
+    "LIST_BYTES_PER_TOKEN",
+    "MemoryBill",
+    "Steps",
+    "kv_bytes_per_token",
+    "largest_context",
+    "scratch_bytes",
+]
+
+# What Python's objects take for a position: its token in a list, 40 bytes, and a sixteenth of its
+# page's entries in the page table, the counts of users, and the tree of beginnings, 45 as measured.
+LIST_BYTES_PER_TOKEN = 96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +77,15 @@ class MemoryBill:
         Of the tensors, as stored.
     kv_cache : int
         Of keys and values of all positions of the context, in whole pages.
+    lists : int
+        Of what is remembered of these positions: tokens, page tables, counts, beginnings.
     scratch : int
         Of what steps work with, see `scratch_bytes`.
     """
 
     weights: int
     kv_cache: int
+    lists: int
     scratch: int
 
     @classmethod
@@ -88,17 +103,18 @@ class MemoryBill:
 
         A step has no more than `MAX_ROWS` tokens, however large a batch is.
         """
-        positions = pages_for(n_ctx) * PAGE_SIZE
+        positions = steps.n_sequences * pages_for(n_ctx) * PAGE_SIZE
         return cls(
             weights=weights,
-            kv_cache=steps.n_sequences * positions * kv_bytes_per_token(config, kv_type),
+            kv_cache=positions * kv_bytes_per_token(config, kv_type),
+            lists=positions * LIST_BYTES_PER_TOKEN,
             scratch=scratch_bytes(config, n_batch, n_ctx, steps),
         )
 
     @property
     def total(self) -> int:
-        """All three together."""
-        return self.weights + self.kv_cache + self.scratch
+        """All four together."""
+        return self.weights + self.kv_cache + self.lists + self.scratch
 
 
 def kv_bytes_per_token(config: ModelConfig, kv_type: str) -> int:

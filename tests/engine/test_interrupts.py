@@ -20,6 +20,7 @@ from rml.engine.work import Evaluation
 from rml.errors import ClosedError
 from rml.files import open_checkpoint
 from rml.llm.decoder import DecoderLM
+from rml.llm.memory import LIST_BYTES_PER_TOKEN
 
 MODEL = Path(__file__).resolve().parent.parent / "fixtures" / "llama" / "model.gguf"
 FILES = {engine_module.__file__, work_module.__file__}
@@ -168,7 +169,7 @@ def test_a_step_that_the_end_of_the_model_cancels_says_so(decoder, monkeypatch):
 def test_pages_are_counted_anew_from_what_is_reserved(monkeypatch):
     """An interrupt after a slab was reserved, before that was entered."""
     page_bytes = Pages(1, 1, 16, "f32", n_pages=1, slab_pages=1).page_bytes
-    monkeypatch.setattr(pool_module, "SLAB_BYTES", 4 * page_bytes)
+    monkeypatch.setattr(pool_module, "SLAB_BYTES", 4 * (page_bytes + 16 * LIST_BYTES_PER_TOKEN))
     pool = PagePool(1, 1, 16, "f32", budget=8 * page_bytes)
     pool.pages.reserve(0)
     pool.recount([])

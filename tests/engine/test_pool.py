@@ -1,19 +1,24 @@
 """Pages of a model: taken, shared, given back, and never lost."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from rml import memory_room
+from rml._kernels.pages import PageTable
 from rml.engine import pool as pool_module
 from rml.engine.pool import PagePool
 from rml.errors import OutOfMemory
+from rml.llm.memory import LIST_BYTES_PER_TOKEN
 
 PAGE_BYTES = 2 * 2 * 3 * 8 * 16 * 4  # keys and values, layers, heads, dimensions, positions, f32
+PAGE_COST = PAGE_BYTES + 16 * LIST_BYTES_PER_TOKEN
 
 
 def make(n_pages, monkeypatch=None, slab_pages=4):
     if monkeypatch:
-        monkeypatch.setattr(pool_module, "SLAB_BYTES", slab_pages * PAGE_BYTES)
+        monkeypatch.setattr(pool_module, "SLAB_BYTES", slab_pages * PAGE_COST)
     return PagePool(2, 3, 8, "f32", budget=n_pages * PAGE_BYTES + 100)
 
 
@@ -117,3 +122,49 @@ def test_random_use_is_that_of_a_plain_count(monkeypatch, seed):
         assert all(pool.pages.slabs[page // 4] is not None for page in users)
         empty = [i for i in reserved(pool) if not any(page // 4 == i for page in users)]
         assert len(empty) <= 1 + (not users)
+
+
+def test_lists_grow_with_use_and_not_with_the_budget(monkeypatch):
+    """A slab of two million pages, of which few are used, takes the memory of few."""
+    monkeypatch.setattr(pool_module, "SLAB_BYTES", 1 << 32)
+    monkeypatch.setattr(pool_module, "available", lambda: memory_room.Room(1 << 33, "a test"))
+    tracemalloc.start()
+    try:
+        pool = PagePool(1, 1, 2, "f16", budget=1 << 40)
+        assert len(pool.pages.slab_range(0)) == 1 << 21
+        taken = [pool.take() for _ in range(1000)]
+        for page in taken[::2]:
+            pool.release(page)
+        pool.recount([PageTable(taken[1::2])])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 2_000_000
+    assert taken == list(range(1000))
+    assert sorted(pool.take() for _ in range(600)) == [*range(0, 1000, 2), *range(1000, 1100)]
+
+
+def test_pages_that_came_back_are_taken_first(monkeypatch):
+    pool = make(100, monkeypatch, slab_pages=16)
+    taken = [pool.take() for _ in range(6)]
+    for page in (1, 4):
+        pool.release(page)
+
+    assert [pool.take() for _ in range(3)] == [4, 1, 6]
+
+    pool.recount([PageTable([0, 3, 5])])
+    assert pool.n_used == 3
+    assert [pool.take() for _ in range(5)] == [1, 2, 4, 6, 7]
+    assert taken == [0, 1, 2, 3, 4, 5]
+
+
+def test_memory_is_asked_for_the_lists_too(monkeypatch):
+    pool = make(100, monkeypatch)
+    for room, fits in ((4 * PAGE_COST - 1, False), (4 * PAGE_COST, True)):
+        monkeypatch.setattr(pool_module, "available", lambda n=room: memory_room.Room(n, "a test"))
+        if fits:
+            pool.take()
+        else:
+            with pytest.raises(OutOfMemory, match=f"bytes needed: {4 * PAGE_COST:,}"):
+                pool.take()

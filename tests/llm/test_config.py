@@ -114,6 +114,19 @@ def test_all_contradictions_are_told_at_once():
         ({"head_dim": 514}, "head_dim is 514"),
         ({"n_experts": 257, "n_experts_used": 1, "d_expert_ffn": 8}, "257 experts"),
         ({"n_layers": 1025}, "1025 layers"),
+        (
+            {"n_layers": 129, "n_experts": 256, "n_experts_used": 1, "d_expert_ffn": 8},
+            "33024 experts in all layers",
+        ),
+        ({"n_vocab": (1 << 21) + 1}, "2097153 tokens in the vocabulary"),
+        ({"d_model": (1 << 17) + 1}, "d_model is 131073, but at most 131072"),
+        ({"d_ffn": 1 << 30}, "d_ffn is 1073741824"),
+        ({"n_heads": 1 << 16}, r"n_heads \* head_dim is 524288"),
+        ({"n_heads": 1 << 16, "n_kv_heads": 1 << 16}, r"n_kv_heads \* head_dim is 524288"),
+        (
+            {"n_experts": 2, "n_experts_used": 1, "d_expert_ffn": 1 << 19},
+            "d_expert_ffn is 524288",
+        ),
     ],
 )
 def test_limits(change, named):
@@ -127,7 +140,7 @@ def test_limits(change, named):
         {"n_heads": 32, "n_kv_heads": 2},
         {"head_dim": 512},
         {"head_dim": 2},
-        {"d_ffn": 1, "n_layers": 1024, "n_vocab": 2**31 - 1},
+        {"d_ffn": 1, "n_layers": 1024, "n_vocab": 1 << 21},
         {"n_experts": 1, "n_experts_used": 1, "d_expert_ffn": 1, "d_ffn": 0},
         {"n_experts": 256, "n_experts_used": 256, "d_expert_ffn": 8, "d_ffn": 0},
         {"windows": (1, None, 1, 1), "rope_layers": (False,) * 4},

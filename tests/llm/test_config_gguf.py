@@ -567,3 +567,69 @@ def test_gemma3_270m(gemma3_path):
         tied_head=True,
         windows=((512,) * 5 + (None,)) * 3,
     )
+
+
+# ---- numbers that are no measure of what is there ----
+
+
+def nested(*rows):
+    return tuple(np.array(row, np.int32) for row in rows)
+
+
+@pytest.mark.parametrize(
+    "key", ["block_count", "attention.head_count", "feed_forward_length", "context_length"]
+)
+def test_arrays_in_arrays_are_no_numbers(key):
+    with pytest.raises(CheckpointError, match=rf"llama.{key} is \(1, 2\), but must be an integer"):
+        ModelConfig.from_gguf(metadata(**{key: nested([1, 2], [1, 2])}), tensors())
+
+
+def test_a_pattern_of_arrays_is_no_pattern():
+    pattern = nested(*[[0, 1]] * N_LAYERS)
+    more = {"attention.sliding_window": 8, "attention.sliding_window_pattern": pattern}
+    with pytest.raises(CheckpointError, match="one flag for each of 12 layers"):
+        ModelConfig.from_gguf(metadata("gemma3", **more), tensors())
+
+
+@pytest.mark.parametrize(
+    "value", [np.zeros(70_000, np.int8), nested(*[[0] * 1000] * 66)], ids=["flat", "nested"]
+)
+def test_long_arrays_are_refused_before_they_become_objects(value):
+    with pytest.raises(CheckpointError, match=r"llama.block_count is an array of .*; at most 65,5"):
+        ModelConfig.from_gguf(metadata(block_count=value), tensors())
+
+
+def test_experts_are_compared_with_what_is_stored():
+    arch = {"expert_count": 200, "expert_used_count": 3}
+    with pytest.raises(CheckpointError, match="expert_count is 200, but the tensors hold 6"):
+        ModelConfig.from_gguf(
+            metadata(**arch), tensors(blk__0__ffn_gate_exps__weight=tensor(6, 96, 64))
+        )
+    with pytest.raises(CheckpointError, match="expert_count is 200, but the tensors hold 72"):
+        ModelConfig.from_gguf(metadata(**arch), tensors())
+
+
+def test_messages_stay_short():
+    long = "y" * 10**6
+    for more in (
+        {f"key{i:05d}": 1 for i in range(5000)},
+        {"rope.scaling.type": long},
+        {"z" * 60_000: 1},
+        {"block_count": long},
+    ):
+        with pytest.raises((CheckpointError, UnsupportedModel)) as caught:
+            ModelConfig.from_gguf(metadata(**more), tensors())
+        assert len(str(caught.value)) < 3000
+    with pytest.raises(UnsupportedModel) as caught:
+        ModelConfig.from_gguf({"general.architecture": long}, tensors())
+    assert len(str(caught.value)) < 1000
+
+
+def test_frequency_divisors_of_impossible_heads_are_not_read():
+    def read():
+        raise AssertionError("expanded")
+
+    wide = SimpleNamespace(shape=(2**29,), numpy=read)
+    more = {"attention.key_length": 2**30}
+    with pytest.raises(UnsupportedModel, match="head_dim is 1073741824"):
+        ModelConfig.from_gguf(metadata(**more), tensors(rope_freqs__weight=wide))

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -820,3 +821,51 @@ def test_both_files_of_a_case_say_the_same(cases_dir, name):
     assert hf == dataclasses.replace(
         gguf, architecture=hf.architecture, norm_eps=hf.norm_eps, rope_pairing="half"
     )
+
+
+# ---- numbers that are no measure of what is there ----
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"num_hidden_layers": 1000}, "config.json says 1000 layers, but the checkpoint holds 21"),
+        (
+            {"model_type": "mixtral", "num_local_experts": 64, "num_hidden_layers": 100},
+            "100 layers of 64 experts, but the checkpoint holds 21 tensors",
+        ),
+    ],
+)
+def test_layers_and_experts_are_compared_with_the_tensors(tmp_path, more, named):
+    folder = shutil.copytree(FIXTURES / "llama" / "hf", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | more))
+    with open_checkpoint(folder) as checkpoint, pytest.raises(CheckpointError, match=named):
+        ModelConfig.from_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {f"key{i:05d}": 1 for i in range(60_000)},
+        {f"key{i:05d}": "a note" for i in range(60_000)} | {"odd": 1},
+        {"layer_types": ["y" * 10**6] * 8},
+        {"hidden_act": "y" * 10**6},
+        {"rope_scaling": {"rope_type": "y" * 10**6, "factor": 2.0}},
+        {"rope_scaling": {"rope_type": "y" * 10**6, "type": [[["z"]]] * 9999}},
+        {"odd": {str(i): [i] for i in range(10_000)}},
+        {"z" * 10**6: 1},
+    ],
+)
+def test_messages_stay_short(more):
+    with pytest.raises((CheckpointError, UnsupportedModel)) as caught:
+        read(**more)
+    assert len(str(caught.value)) < 4000
+
+
+def test_notes_are_told_in_one_line_however_many(caplog):
+    read(**{f"key{i:05d}": "a note" for i in range(60_000)})
+
+    assert "key00000, key00001" in caplog.text
+    assert "and 59,980 more" in caplog.text
+    assert len(caplog.text) < 1000

@@ -8,7 +8,13 @@ from rml import _kernels
 from rml.engine.pool import PagePool
 from rml.errors import ArgumentError
 from rml.llm.config import ModelConfig
-from rml.llm.memory import MemoryBill, kv_bytes_per_token, largest_context, scratch_bytes
+from rml.llm.memory import (
+    LIST_BYTES_PER_TOKEN,
+    MemoryBill,
+    kv_bytes_per_token,
+    largest_context,
+    scratch_bytes,
+)
 from rml.llm.workspace import Workspace
 
 TOY = ModelConfig(
@@ -99,7 +105,8 @@ def test_bill():
     assert bill.weights == 1000
     assert bill.kv_cache == 32 * 4 * 2 * 16 * 4  # two pages of sixteen positions
     assert bill.scratch == scratch_bytes(TOY, 512, 17)
-    assert bill.total == bill.weights + bill.kv_cache + bill.scratch
+    assert bill.lists == 32 * LIST_BYTES_PER_TOKEN
+    assert bill.total == bill.weights + bill.kv_cache + bill.lists + bill.scratch
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "int8"])
