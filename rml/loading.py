@@ -57,6 +57,7 @@ def load(
     kv_type: str = "f16",
     kv_memory: int | None = None,
     prefix_cache: bool = True,
+    mmap: bool = True,
     chat_template: "str | os.PathLike[str] | ChatTemplate | None" = None,
     pre: str | None = None,
     **other_names: Any,  # noqa: ANN401 - checked as what they stand for
@@ -90,6 +91,11 @@ def load(
         questions about one text, evaluate only what is new. It is kept for later ones in up to all
         of a `kv_memory` that is given, else in a quarter of it, and given up when others need the
         memory. Results do not depend on it.
+    mmap : bool
+        Map the weights: they are read where they are used, shared with other processes, and the
+        files must stay as they are while the model is in use (a change is an error at the next
+        step; to replace a model, rename a new file to its name). With False they are read into
+        this process's own memory, once, and the files may change or go. Same results.
     chat_template : str, path-like or ChatTemplate, optional
         What to use instead of the model's template: the name of another one of the model's or of
         one that rml brings (``"chatml"``), a file, Jinja source, or a template.
@@ -114,7 +120,8 @@ def load(
     ArgumentError
         If an argument is unknown or out of its range.
     OutOfMemory
-        If `n_ctx` needs more memory than there is, or the process may not map the file.
+        If `n_ctx` or a copy of the weights needs more memory than there is, or the process may not
+        map the file.
     TemplateError
         If the file of a chat template cannot be read, or is none.
 
@@ -131,6 +138,7 @@ def load(
         "kv_type": kv_type,
         "kv_memory": kv_memory,
         "prefix_cache": prefix_cache,
+        "mmap": mmap,
         "chat_template": chat_template,
         "pre": pre,
     }
@@ -143,13 +151,14 @@ def load(
 
 def _open(path: Path, arguments: dict[str, Any]) -> Model:
     arguments["n_batch"] = checked("n_batch", arguments["n_batch"], integer(1))
-    arguments["prefix_cache"] = checked("prefix_cache", arguments["prefix_cache"], boolean)
+    for name in ("prefix_cache", "mmap"):
+        arguments[name] = checked(name, arguments[name], boolean)
     if arguments["n_threads"] is not None:
         arguments["n_threads"] = checked("n_threads", arguments["n_threads"], integer(1))
     if not isinstance(pre := arguments["pre"], str | None):
         raise ArgumentError(f"pre={pre!r} must be the name of a splitting rule")
     with out_of_memory(f"loading {path}"), ExitStack() as opened:
-        checkpoint = opened.enter_context(open_checkpoint(path))
+        checkpoint = opened.enter_context(open_checkpoint(path, mmap=arguments["mmap"]))
         model = _assemble(path, checkpoint, arguments)
         opened.pop_all()
     _log.info(

@@ -23,6 +23,7 @@ from rml.errors import RmlError
 from rml.llm.config import ModelConfig
 from rml.llm.memory import MemoryBill, Steps
 from rml.llm.weight_source import WeightSource
+from rml.memory_room import Room
 
 __all__ = ["command"]
 
@@ -41,9 +42,15 @@ _SIZES = (
     "n_ctx_train",
 )
 
+_MAPPED = (
+    "the weights are mapped: pages of the file, shared by all processes that map it, which the "
+    "system can take back"
+)
+_COPY = "the weights are a copy in each process's own memory (--no-mmap), read once as a whole"
+
 
 @click.command("explain", cls=Command, only_model=True)
-@options("model", "ctx_size", "batch_size")
+@options("model", "ctx_size", "batch_size", "mmap")
 @click.option(
     "--kv-memory",
     type=click.IntRange(1),
@@ -56,6 +63,7 @@ def command(
     model: str,
     ctx_size: int | None,
     batch_size: int | None,
+    mmap: bool | None,
     kv_memory: int | None,
     output: str,
 ) -> None:
@@ -67,6 +75,8 @@ def command(
     with rml.open_checkpoint(locate(model)) as checkpoint:
         config = ModelConfig.from_checkpoint(checkpoint)
         weights = sum(tensor.n_bytes for tensor in checkpoint.tensors.values())
+        if is_copy := mmap is False:
+            weights = checkpoint.nbytes  # all of the files
         path = checkpoint.path
         n_ctx, n_batch = ctx_size or config.n_ctx_train, batch_size or 512
         largest = {
@@ -80,6 +90,8 @@ def command(
         except RmlError:  # it can be explained, if not loaded
             steps = Steps()
         machine, process = memory_room.total(), memory_room.reservable()
+        # Pages of a mapped file can be given back to make room, those of a copy cannot.
+        left = Room(max(0, machine.n_bytes - weights), machine.limit) if is_copy else machine
         fits = {
             kv_type: _Fit.of(
                 config,
@@ -87,9 +99,7 @@ def command(
                 kv_type=kv_type,
                 # Of the machine, not of what is free in this moment: asked again it is the same.
                 kv_memory=kv_memory
-                or default_kv_memory(
-                    config, n_ctx=n_ctx, kv_type=kv_type, room=min(machine, process)
-                ),
+                or default_kv_memory(config, n_ctx=n_ctx, kv_type=kv_type, room=min(left, process)),
             )
             for kv_type in KV_TYPES
         }
@@ -101,6 +111,7 @@ def command(
     }
     if output == "json":
         facts = _facts(path, config, n_ctx, (machine, process), bills, largest)
+        facts["mmap"] = not is_copy
         print_json({**facts, "kv_memory": {kv: fit._asdict() for kv, fit in fits.items()}})
         return
 
@@ -141,8 +152,9 @@ def command(
         ],
         right="lrrr",
     )
+    click.echo(f"\n{_COPY if is_copy else _MAPPED}")
     verb = "fit" if weights <= machine.n_bytes else "do not fit"
-    click.echo(f"\n{machine.limit}: {bytes_text(machine.n_bytes)}; the weights {verb} into it")
+    click.echo(f"{machine.limit}: {bytes_text(machine.n_bytes)}; the weights {verb} into it")
     if process.is_limited:
         click.echo(f"left for cache and scratch: {bytes_text(process.n_bytes)} ({process.limit})")
 

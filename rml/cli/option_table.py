@@ -48,6 +48,14 @@ TABLE: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "int8 is faster.",
         },
     ),
+    "mmap": (
+        ("--mmap/--no-mmap",),
+        {
+            "default": None,
+            "help": "Map the weights (default), or read them into memory: then the file may be "
+            "changed while the model is in use.",
+        },
+    ),
     "cache_type_k": (
         ("-ctk", "--cache-type-k"),
         {"metavar": "TYPE", "help": "Type of cached keys, such as f16 or f32."},
@@ -248,6 +256,7 @@ MODEL_OPTIONS = (
     "compute",
     "cache_type_k",
     "cache_type_v",
+    "mmap",
     "offline",
 )
 # Those that are passed on, by the names that `Model.generate` has for them.

@@ -68,6 +68,7 @@ def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
         "n_ctx": values.get("ctx_size") or None,
         "n_batch": values.get("batch_size"),
         "kv_type": _kv_type(values.get("cache_type_k"), values.get("cache_type_v")),
+        "mmap": values.get("mmap"),
         "chat_template": values.get("chat_template"),
     }
     return {name: value for name, value in arguments.items() if value is not None}

@@ -36,8 +36,6 @@ _IGNORED: Mapping[tuple[str, ...], tuple[int, bool]] = {
     ("-tb", "--threads-batch"): (1, True),
     ("--numa",): (1, True),
     ("--mlock",): (0, True),
-    ("--no-mmap",): (0, True),
-    ("--mmap",): (0, False),
     ("-co", "--color"): (1, False),
     ("--jinja",): (0, False),
     ("--no-warmup",): (0, False),

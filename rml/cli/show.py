@@ -227,9 +227,8 @@ def _chunks(tensor: Tensor) -> Iterator[npt.NDArray[Any]]:
         yield tensor.numpy().reshape(-1)
         return
     step = _CHUNK // entry.length * entry.n_bytes
-    data = tensor.data
-    for start in range(0, len(data), step):
-        yield rml.dequantize(data[start : start + step], tensor.type)
+    for start in range(0, tensor.n_bytes, step):  # each asks anew whether the file has changed
+        yield rml.dequantize(tensor.data[start : start + step], tensor.type)
 
 
 def _tokenizer(checkpoint: Checkpoint) -> rml.Tokenizer | None:

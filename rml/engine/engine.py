@@ -168,6 +168,7 @@ class Engine:
         step.add([0] * n_tokens, len(fork), fork.tables)
         step.want(n_tokens - 1)
         plan = evaluator.plan()
+        plan.checks.append(self.decoder.require_weights)  # it may run at any time
         plan.kept_alive = (evaluator, fork)
         return plan
 

@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,7 +22,8 @@ from rml.files.safetensors import (
     read_safetensors,
 )
 from rml.files.strict_json import load_json
-from rml.memory_room import out_of_memory
+from rml.memory_room import available, no_room, out_of_memory
+from rml.ranges import boolean, checked
 
 __all__ = ["Checkpoint", "open_checkpoint"]
 
@@ -31,7 +34,7 @@ class Checkpoint:
     """An open checkpoint: metadata, and tensors that are views into mapped files.
 
     Made by `open_checkpoint`. It is immutable until it is closed, and threads may share it. As a
-    context manager it closes itself. It pickles as its path.
+    context manager it closes itself. It pickles as its path, and whether it is mapped.
 
     Attributes
     ----------
@@ -40,15 +43,18 @@ class Checkpoint:
         that file.
     format : str
         ``"gguf"`` or ``"safetensors"``.
+    mmap : bool
+        Whether the weights are mapped, or were read into memory.
     """
 
-    __slots__ = ("_config", "_contents", "format", "path")
+    __slots__ = ("_config", "_contents", "format", "mmap", "path")
 
     def __init__(
         self, path: Path, format_name: str, contents: Contents, config: dict[str, Any] | None
     ) -> None:
         self.path = path
         self.format = format_name
+        self.mmap = True
         self._contents: Contents | None = contents
         self._config = config
 
@@ -81,6 +87,50 @@ class Checkpoint:
         """The files that hold the tensors."""
         return tuple(file.path for file in self._open().files)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files that hold the tensors."""
+        return sum(file.size for file in self._open().files)
+
+    def require_unchanged(self) -> None:
+        """Look whether the files are what they were when they were opened.
+
+        Asked before and after every step, and whenever a tensor is read; it takes a microsecond a
+        file. `rml.files.watched` says what it sees and what it cannot see. With ``mmap=False``
+        there is nothing to look at.
+
+        Raises
+        ------
+        CheckpointError
+            If another program has written to one of them.
+        ClosedError
+            If the checkpoint is closed.
+        """
+        for file in self._open().files:
+            file.require_unchanged()
+
+    def read_into_memory(self) -> None:
+        """Read the files into this process's own memory: from then on they may change or go.
+
+        Raises
+        ------
+        OutOfMemory
+            If there is less memory than they have bytes.
+        CheckpointError
+            If one cannot be read, or was changed since it was opened.
+        """
+        room = available()
+        if self.nbytes > room.n_bytes:
+            raise no_room(
+                f"a copy of {self.path} in memory (mmap=False)",
+                self.nbytes,
+                room,
+                advice="mapped, which is the default, it needs no memory of its own",
+            )
+        for file in self._open().files:
+            file.read_into_memory()
+        self.mmap = False
+
     def close(self) -> None:
         """Unmap the files; closing twice does nothing.
 
@@ -110,7 +160,7 @@ class Checkpoint:
         self.close()
 
     def __reduce__(self) -> tuple[Callable[[Path], "Checkpoint"], tuple[Path]]:
-        return open_checkpoint, (self.path.absolute(),)
+        return partial(open_checkpoint, mmap=self.mmap), (self.path.absolute(),)
 
     def __repr__(self) -> str:
         if self._contents is None:
@@ -118,31 +168,36 @@ class Checkpoint:
         return f"<Checkpoint {str(self.path)!r}, {self.format}, {len(self.tensors)} tensors>"
 
 
-def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Open a model's files, without reading the weights.
+def open_checkpoint(path: str | os.PathLike[str], *, mmap: bool = True) -> Checkpoint:
+    """Open a model's files; the weights are mapped, not read.
 
     Parameters
     ----------
     path : str or path-like
         A GGUF file, or the first part of a split one; a safetensors file or the index of
         several; or a folder that holds one of these. The content decides, not the extension.
+    mmap : bool
+        Map the weights into memory: they are read where they are used, their pages are shared with
+        other processes, and the files must stay as they are until the checkpoint is closed. With
+        False they are read into this process's own memory now, and the files may change or go.
 
     Returns
     -------
     Checkpoint
-        To be closed, or used in a ``with`` statement. Only headers have been read: a file is
-        checked as far as its header describes it, and the weights are views into it.
+        To be closed, or used in a ``with`` statement. Mapped, only headers have been read: a file
+        is checked as far as its header describes it, and the weights are views into it.
 
     Raises
     ------
     CheckpointError
-        If something is missing, truncated, broken, contradicts itself, or is no model.
+        If something is missing, truncated, broken, contradicts itself, is no model, or is changed
+        by another program meanwhile.
     UnsupportedModel
         If it is sound but of a kind, version or type that rml does not read.
     ArgumentError
-        If `path` is not a path, or empty.
+        If `path` is not a path, or empty, or `mmap` is no bool.
     OutOfMemory
-        If the process may not map the files.
+        If the process may not map the files, or has no memory for a copy.
 
     Examples
     --------
@@ -151,8 +206,15 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     ...     tensor.shape, tensor.type, tensor.numpy()[:2]
     """
     location = readable_path(path)
-    with out_of_memory(f"the headers of {path}"):
-        return _opened(location)
+    mmap = checked("mmap", mmap, boolean)
+    with out_of_memory(f"the headers of {path}"), ExitStack() as opened:
+        checkpoint = opened.enter_context(_opened(location))
+        if mmap:
+            checkpoint.require_unchanged()  # while its headers were read
+        else:
+            checkpoint.read_into_memory()
+        opened.pop_all()
+    return checkpoint
 
 
 def _opened(location: Path) -> Checkpoint:

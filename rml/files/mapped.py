@@ -6,19 +6,23 @@ are shared by all processes that map the file, and are read from disk when first
 
 Closing. `MappedFile.close` drops the file's own references. The pages are unmapped at once when
 no view is alive, else when the last view dies, because each numpy view keeps the mapping alive:
-a view can never point into freed memory. While a file is mapped it must not be cut short by
-another program: touching a page that is gone ends the process (SIGBUS), in any language.
+a view can never point into freed memory.
 
-The file descriptor is closed as soon as the file is mapped. (Before Python 3.13 the `mmap` module
-keeps a duplicate of its own until the mapping is closed.)
+Changes. While a file is mapped, other programs must neither cut it nor write to it. Whether they
+did is looked at whenever a view is asked for, and around every step: see `rml.files.watched`.
+`MappedFile.read_into_memory` puts a copy in the place of the mapping, which nobody can change.
+
+A descriptor stays open as long as the file is mapped. (Before Python 3.13 the `mmap` module keeps
+a duplicate of its own, too.)
 """
 
 import contextlib
 import errno
 import mmap
+import os
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -31,6 +35,7 @@ from rml._kernels import dequantize
 from rml._kernels.checks import WEIGHT_FORMATS
 from rml.errors import CheckpointError, ClosedError, UnsupportedModel
 from rml.files.small_floats import SMALL_FLOATS
+from rml.files.watched import WatchedFile
 from rml.memory_room import no_room, out_of_memory
 
 __all__ = ["Contents", "MappedFile", "Tensor", "file_size", "read_head"]
@@ -121,24 +126,46 @@ class MappedFile:
         If the process has no address space for it.
     """
 
-    __slots__ = ("_bytes", "_mapping", "path", "size")
+    __slots__ = ("_bytes", "_mapping", "_watched", "path", "size")
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._mapping: mmap.mmap | None = None
+        self._bytes: NDArray[np.uint8] | None = None
+        self._watched: WatchedFile | None = None  # None: closed, or a copy in memory
         size = file_size(path)
         try:
-            with path.open("rb") as file:
-                if sys.version_info >= (3, 13):
-                    mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, trackfd=False)
-                else:
-                    mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:  # ValueError: emptied since it was looked at
+            self._watched = watched = WatchedFile(path)
+            size = watched.size
+            untracked = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+            mapping = mmap.mmap(watched.descriptor, size, access=mmap.ACCESS_READ, **untracked)
+        except (OSError, ValueError) as error:  # ValueError: cut since it was looked at
+            self.close()
             if isinstance(error, OSError) and error.errno == errno.ENOMEM:
                 raise no_room(f"{path}, mapped as a whole", size) from error
             raise CheckpointError(f"{path}: cannot be mapped into memory: {error}") from error
-        self.size = len(mapping)
-        self._mapping: mmap.mmap | None = mapping
-        self._bytes: NDArray[np.uint8] | None = np.frombuffer(mapping, np.uint8)
+        self.size = size
+        self._mapping = mapping
+        self._bytes = np.frombuffer(mapping, np.uint8)
+
+    @classmethod
+    def again(cls, path: Path, size: int, in_memory: bool) -> "MappedFile":
+        """Open a file that was pickled, as it was; one of another size is another one."""
+        file = cls(path)
+        if file.size != size:
+            file.close()
+            raise CheckpointError(
+                f"{path}: this is not the file that was pickled: it has {file.size:,} bytes, not "
+                f"{size:,}; open the model anew"
+            )
+        if in_memory:
+            file.read_into_memory()
+        return file
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether this is a copy that no other program can change."""
+        return self._watched is None and self._mapping is not None
 
     @property
     def buffer(self) -> mmap.mmap:
@@ -148,17 +175,63 @@ class MappedFile:
         return self._mapping
 
     def view(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
-        """Read-only view of bytes ``[start, start + n_bytes)``, which must lie in the file."""
+        """Read-only view of bytes ``[start, start + n_bytes)``, which must lie in the file.
+
+        Raises
+        ------
+        ClosedError
+            If the file is closed.
+        CheckpointError
+            If it was changed since it was opened.
+        """
+        self.require_unchanged()
         if self._bytes is None:
             raise ClosedError(f"{self.path}: the file is closed")
         return self._bytes[start : start + n_bytes]
 
-    def __reduce__(self) -> tuple[type["MappedFile"], tuple[Path]]:
-        return type(self), (self.path.absolute(),)  # mapped again where it is unpickled
+    def require_unchanged(self) -> None:
+        """Raise `CheckpointError` if another program has changed the file since it was opened."""
+        watched = self._watched  # `close` may come from another thread
+        if watched is not None:
+            watched.require_unchanged()
+
+    def read_into_memory(self) -> None:
+        """Put a copy in this process's own memory into the place of the mapping.
+
+        Views that were taken before stay views of the mapping.
+
+        Raises
+        ------
+        CheckpointError
+            If the file cannot be read, or was changed since it was opened.
+        OutOfMemory
+            If there is no memory for it.
+        """
+        mapping, watched = self._mapping, self._watched
+        if mapping is None or watched is None:
+            return
+        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
+        try:
+            memory = mmap.mmap(-1, self.size, **private)
+        except OSError as error:
+            raise no_room(f"a copy of {self.path}", self.size) from error
+        with memoryview(memory) as view:
+            watched.read_into(view)
+        self._bytes = np.frombuffer(memoryview(memory).toreadonly(), np.uint8)
+        self._mapping, self._watched = memory, None
+        watched.close()
+        with contextlib.suppress(BufferError):  # as in `close`
+            mapping.close()
+
+    def __reduce__(self) -> tuple[Callable[..., "MappedFile"], tuple[Path, int, bool]]:
+        return type(self).again, (self.path.absolute(), self.size, self.in_memory)
 
     def close(self) -> None:
         """Unmap the file; where a view is still alive, when the last one dies."""
         mapping, self._mapping, self._bytes = self._mapping, None, None
+        watched, self._watched = self._watched, None
+        if watched is not None:
+            watched.close()
         if mapping is not None:
             # BufferError: a caller holds a view. It owns a reference to the mapping, which is
             # unmapped when the last such reference goes.
@@ -204,12 +277,16 @@ class Tensor:
         """The stored bytes: 1-D, read-only, a view into the mapped file.
 
         The view keeps the mapping alive, also after the checkpoint is closed. It may begin at
-        any address, whatever the alignment of the type.
+        any address, whatever the alignment of the type. A file that another program changes while
+        the view is in use changes the view; one that it cuts ends the process where the view is
+        read: `open_checkpoint` with ``mmap=False`` gives views that nobody can change.
 
         Raises
         ------
         ClosedError
             If the checkpoint is closed.
+        CheckpointError
+            If the file was changed since it was opened.
         """
         return self._file.view(self.start, self.n_bytes)
 
@@ -227,13 +304,17 @@ class Tensor:
         ------
         ClosedError
             If the checkpoint is closed.
+        CheckpointError
+            If the file was changed since it was opened.
         UnsupportedModel
             If rml cannot expand the type.
         OutOfMemory
             If there is no memory for them.
         """
         with out_of_memory(f"the values of tensor {self.name!r} of {self.path}"):
-            return self._values(self.data)
+            values = self._values(self.data)
+        self._file.require_unchanged()  # while they were copied
+        return values
 
     def _values(self, data: NDArray[np.uint8]) -> NDArray[Any]:
         if self.type == "BOOL":

@@ -101,12 +101,21 @@ class DecoderLM:
                     "the pages were made for another model: their layers, kv heads and dimensions "
                     f"a head are {have}, those of this model {wanted}"
                 )
-        return Evaluator(self._recipe, pages, self.require_open)
+        return Evaluator(self._recipe, pages, self.require_weights)
 
-    def require_open(self) -> None:
-        """Raise `ClosedError` if the checkpoint was closed."""
+    def require_weights(self) -> None:
+        """Look whether the weights are there, and are what was loaded.
+
+        Raises
+        ------
+        ClosedError
+            If the checkpoint was closed.
+        CheckpointError
+            If another program has changed a file that is mapped.
+        """
         if self.checkpoint.closed:
             raise ClosedError("the model was closed")
+        self.checkpoint.require_unchanged()
 
     def __reduce__(self) -> tuple[Callable[[], "DecoderLM"], tuple[()]]:
         # As the checkpoint, which pickles as its path: the weights are not copied.

@@ -31,8 +31,8 @@ class Evaluator:
         The model.
     pages : sequence of Pages
         One for each group of layers.
-    require_open : callable
-        Called before each step; raises if the model was closed.
+    require_weights : callable
+        Called before and after each step; raises if the weights are gone or were changed.
 
     Attributes
     ----------
@@ -43,18 +43,18 @@ class Evaluator:
     """
 
     def __init__(
-        self, recipe: Recipe, pages: Sequence[Pages], require_open: Callable[[], None]
+        self, recipe: Recipe, pages: Sequence[Pages], require_weights: Callable[[], None]
     ) -> None:
         self.pages = list(pages)
         self.abort = np.zeros(1, np.int32)
         self._recipe = recipe
-        self._require_open = require_open
+        self._require_weights = require_weights
         self._workspaces: dict[int, Workspace] = {}
         self._now: Workspace | None = None
 
     def begin(self, n_rows: int) -> Step:
         """Return an empty step that has room for `n_rows`, at most the largest of `CAPACITIES`."""
-        self._require_open()
+        self._require_weights()
         capacity = CAPACITIES[bisect_left(CAPACITIES, n_rows)]
         w = self._workspaces.get(capacity)
         if w is None:
@@ -73,10 +73,13 @@ class Evaluator:
             If an id is outside the vocabulary, or a page table leads nowhere.
         Aborted
             If `abort` was set before or during the run.
+        CheckpointError
+            If the weights were changed meanwhile, so that the result is worth nothing.
         """
         plan = self.plan()
         if self.abort[0] or not plan.run():
             raise Aborted
+        self._require_weights()
 
     def plan(self) -> Plan:
         """Operations of the step that was begun, to look at or to profile."""
@@ -107,6 +110,7 @@ class Evaluator:
             if w.head_plan is None:
                 w.head_plan = self._recipe.head_alone(w)
             w.head_plan.run()
+            self._require_weights()
             out[first - start : last - start] = w.logits[: last - first]
 
     def states_of(self, start: int, stop: int, out: F32) -> None:

@@ -1,10 +1,10 @@
 """What a model costs in memory, before anything is allocated.
 
-The bill has four items: the weights (file pages, shared by all processes that map the file); the
-KV cache, which grows with the context; what is remembered of its positions in lists and tables; and
-what steps work with: their arrays, the records of their plans, and the scratch memory of the
-kernels. To know the last, steps are recorded as always but with outlines of weights and arrays, and
-the kernels are asked what they would need.
+The bill has four items: the weights (file pages, shared by all processes that map the file; with
+``mmap=False`` a copy of each process's own); the KV cache, which grows with the context; what is
+remembered of its positions in lists and tables; and what steps work with: their arrays, the
+records of their plans, and the scratch memory of the kernels. To know the last, steps are recorded
+as always but with outlines of weights and arrays, and the kernels are asked what they would need.
 """
 
 from bisect import bisect_left
@@ -74,7 +74,7 @@ class MemoryBill:
     Attributes
     ----------
     weights : int
-        Of the tensors, as stored.
+        Of the tensors, as stored; where they are no mapped pages but a copy, of the files.
     kv_cache : int
         Of keys and values of all positions of the context, in whole pages.
     lists : int

@@ -53,6 +53,25 @@ def test_a_machine_that_is_too_small(rml_command, monkeypatch):
     assert re.search(r"^f32 .* 0$", text, re.MULTILINE)
 
 
+def test_a_copy_of_the_weights_is_in_the_bill(rml_command, monkeypatch):
+    monkeypatch.setattr(memory_room, "total", lambda: memory_room.Room(10_000_000, "the machine"))
+    path = FIXTURES / "llama" / "model.gguf"
+    texts = [rml_command("explain", path, *flags).stdout for flags in ((), ("--no-mmap",))]
+    mapped, copied = (
+        json.loads(rml_command("explain", path, flag, "-o", "json").stdout)
+        for flag in ("--mmap", "--no-mmap")
+    )
+
+    assert "the weights are mapped: pages of the file" in texts[0]
+    assert "the weights are a copy in each process's own memory (--no-mmap)" in texts[1]
+    assert (mapped["mmap"], copied["mmap"]) == (True, False)
+    size = path.stat().st_size
+    assert mapped["memory"]["f16"]["weights"] < copied["memory"]["f16"]["weights"] == size
+    # What it takes is not there for keys and values.
+    budgets = [facts["kv_memory"]["f16"]["kv_memory"] for facts in (mapped, copied)]
+    assert budgets == [7_500_000, (10_000_000 - size) * 3 // 4]
+
+
 def test_limits_of_the_process_count_without_the_weights(rml_command, monkeypatch):
     monkeypatch.setattr(memory_room, "reservable", lambda: memory_room.Room(1_000_000, "ulimit -v"))
     shown = rml_command("explain", FIXTURES / "llama" / "model.gguf", "-b", "1")

@@ -31,6 +31,20 @@ def test_defaults_leave_everything_to_the_model():
     assert sampling_arguments(values) == {}
 
 
+@pytest.mark.parametrize(
+    ("line", "env", "expected"),
+    [
+        ("", {}, {}),
+        ("--no-mmap", {}, {"mmap": False}),
+        ("--mmap", {}, {"mmap": True}),
+        ("", {"RML_ARG_MMAP": "0"}, {"mmap": False}),
+        ("--mmap", {"RML_ARG_MMAP": "0"}, {"mmap": True}),
+    ],
+)
+def test_whether_the_weights_are_mapped(line, env, expected):
+    assert load_arguments(parse(line.split(), env=env)[0]) == expected
+
+
 def test_every_spelling_of_llama_cpp():
     line = (
         "-m x.gguf -n 8 -c 512 -b 64 -t 3 -s 7 --temp 0 --top-k 5 --top-p 0.5 --min-p 0.1 "
@@ -108,7 +122,8 @@ def test_names_are_those_of_the_library():
     filled = {**values, **numbers, **texts, "cache_type_k": "f16"}
     filled["cache_type_v"] = "f16"
     assert set(sampling_arguments(filled)) <= set(GenerateOptions.__annotations__)
-    assert set(load_arguments(filled)) <= {"n_threads", "compute", "n_ctx", "n_batch", "kv_type"}
+    names = {"n_threads", "compute", "n_ctx", "n_batch", "kv_type", "mmap"}
+    assert set(load_arguments(filled)) <= names
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,11 @@ def test_the_answer_and_nothing_else(rml_command, toy_path, expected):
     assert result.stderr == ""
 
 
+def test_a_copy_of_the_weights_answers_the_same(rml_command, toy_path, expected):
+    result = rml_command("run", "-m", toy_path, "--no-mmap", *GREEDY, "the cat")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, ended(expected), "")
+
+
 def test_the_prompt_is_shown_on_request(rml_command, toy_path, expected):
     result = rml_command("run", "-m", toy_path, *GREEDY, "--display-prompt", "the cat")
     assert result.stdout == ended("the cat" + expected)
