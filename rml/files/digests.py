@@ -46,11 +46,22 @@ def tensors_digest(checkpoint: Checkpoint, n_threads: int = 1) -> str:
     CheckpointError
         If a file is gone or was changed meanwhile.
     """
+    if not checkpoint.mmap:  # a copy in memory, whose files may be others by now, or gone
+        return _made(checkpoint, n_threads)
     files = _files(checkpoint)
     place = _place(files)
-    known = _remembered(place, files)
-    if known is not None:
-        return known
+    digest = _remembered(place, files)
+    if digest is None:
+        digest = _made(checkpoint, n_threads)
+        if _files(checkpoint) != files:
+            raise CheckpointError(
+                f"{checkpoint.path}: the file was changed while it was read; load the model again"
+            )
+        _remember(place, files, digest)
+    return digest
+
+
+def _made(checkpoint: Checkpoint, n_threads: int) -> str:
     digest = hashlib.sha256()
     tensors = sorted(checkpoint.tensors.items())
     with ThreadPoolExecutor(n_threads) as pool:
@@ -58,11 +69,6 @@ def tensors_digest(checkpoint: Checkpoint, n_threads: int = 1) -> str:
         for (name, tensor), found in zip(tensors, each, strict=True):
             digest.update(repr((name, tensor.shape, tensor.type)).encode())
             digest.update(found)
-    if _files(checkpoint) != files:
-        raise CheckpointError(
-            f"{checkpoint.path}: the file was changed while it was read; load the model again"
-        )
-    _remember(place, files, digest.hexdigest())
     return digest.hexdigest()
 
 

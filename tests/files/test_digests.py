@@ -122,3 +122,11 @@ def test_files_that_change_while_they_are_read(model, monkeypatch):
     monkeypatch.setattr(digests, "_place", lambda _: model.with_name("nothing"))
     with pytest.raises(rml.CheckpointError, match="changed while it was read"):
         digest(model)
+
+
+def test_a_copy_in_memory_needs_no_file(model, made):
+    one = digest(model)
+    with rml.open_checkpoint(model, mmap=False) as checkpoint:
+        model.unlink()
+        assert tensors_digest(checkpoint) == one
+    assert len(made) == 1
