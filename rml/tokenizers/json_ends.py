@@ -5,6 +5,7 @@ Source: ``tokenization_utils_fast.py`` of Transformers for the files beside it, 
 """
 
 import logging
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -92,6 +93,12 @@ def read_ends(
     ids = {text: i for i, text in enumerate(tokens) if text}
     ids.update({token.text: token.id for token in specials})
     before, after = _template_ids(document.get("post_processor"), where)
+    for i in (*before, *after):
+        if type(i) is not int or not 0 <= i < len(tokens):
+            raise TokenizerError(
+                f"{where}: the post_processor adds {reprlib.repr(i)} to a text, but ids of tokens "
+                f"are whole numbers from 0 to {len(tokens) - 1}"
+            )
     bos, _ = _named_id("bos", beside, ids, before[:1], where)
     eos, why = _named_id("eos", beside, ids, after[-1:], where)
     config = beside.tokenizer_config

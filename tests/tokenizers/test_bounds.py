@@ -272,3 +272,28 @@ def test_parts_of_another_kind(load, part, value):
     with contextlib.suppress(RmlError):
         tokenizer = load(**{part: value})
         tokenizer.decode(tokenizer.encode("a b"))
+
+
+# ---- ids ----
+
+
+@pytest.mark.parametrize("ids", [["x"], [-1], [2**63], [1.0], [None], [True], [[1]], [10**6], 5])
+def test_ids_of_a_post_processor(load, ids):
+    template = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "s", "type_id": 0}}, {"Sequence": {"id": "A"}}],
+        "pair": [],
+        "special_tokens": {"s": {"id": "s", "ids": ids, "tokens": ["s"]}},
+    }
+    for part in (template, {"type": "Sequence", "processors": [template]}):
+        with pytest.raises(TokenizerError):
+            load(post_processor=part)
+
+
+@pytest.mark.parametrize("kind", ["BertProcessing", "RobertaProcessing"])
+@pytest.mark.parametrize("value", [["s", "x"], ["s", -1], ["s"], ["s", 10**6], 5, None])
+def test_ids_of_the_older_post_processors(load, kind, value):
+    right = ["</s>", 2]
+    for more in ({"cls": value, "sep": right}, {"cls": right, "sep": value}):
+        with pytest.raises(TokenizerError):
+            load(post_processor={"type": kind} | more)
