@@ -389,3 +389,15 @@ def test_results_pickle(model):
             assert repr(twin) == repr(value)
     for twin in (pickle.loads(pickle.dumps(model.tokenizer)), copy.copy(model.tokenizer)):
         assert twin.encode("Hello you") == model.tokenizer.encode("Hello you")
+
+
+@pytest.mark.parametrize("progress", [[], (), [print], 5, "x", {}])
+def test_progress_that_is_no_function(model, progress):
+    with pytest.raises(ArgumentError, match=r"progress=.* must be a function"):
+        model.generate([1, 2], max_tokens=1, progress=progress)
+
+
+def test_the_smallest_multiplier(model):
+    plain = model.generate([1, 2] * 9, max_tokens=3, temperature=0)
+    tiny = model.generate([1, 2] * 9, max_tokens=3, temperature=0, dry_multiplier=1e-320)
+    assert tiny.token_ids == plain.token_ids

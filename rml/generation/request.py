@@ -271,6 +271,12 @@ def _functions(value: object) -> tuple[Any, ...]:
     return functions
 
 
+def _function(value: object) -> Any:  # noqa: ANN401 - any function
+    if not callable(value):
+        raise ValueError("must be a function")  # noqa: TRY004 - the contract of a check
+    return value
+
+
 def _session(value: object) -> Session:
     if not isinstance(value, Session):
         raise ValueError("must be a Session")  # noqa: TRY004 - the contract of a check
@@ -303,7 +309,7 @@ _CHECKS: Mapping[str, Check] = {
     "mask": _mask,
     "logprobs": _logprobs,
     "top_logprobs": integer(0, 20),
-    "progress": lambda value: _functions(value)[0],
+    "progress": _function,
     "session": _session,
     "truncate": _truncate,
     "echo": boolean,

@@ -235,7 +235,7 @@ def phrase_penalties(
         return {}
     longest = limit
     if base > 1:  # beyond this length the penalty would no longer grow
-        room = math.log(_LARGEST_PENALTY / multiplier) / math.log(base)
+        room = (math.log(_LARGEST_PENALTY) - math.log(multiplier)) / math.log(base)
         longest = min(longest, allowed_length + max(0, math.floor(room)))
     lengths: dict[int, int] = {}
     for end, length in _repeats(tokens, allowed_length, longest):

@@ -100,7 +100,7 @@ class PreTokenizer:
 
     def __call__(self, text: str, first: bool) -> list[str]:
         """Cut a text."""
-        pieces, until = [text], time.monotonic() + seconds_for(text)
+        pieces, most, until = [text], most_characters(text), time.monotonic() + seconds_for(text)
         for stage in self.stages:
             pieces = [
                 part
@@ -108,6 +108,8 @@ class PreTokenizer:
                 for part in stage(piece, first and n == 0, until)
                 if part
             ]
+            if sum(map(len, pieces)) > most:
+                raise grown_too_much("the pre_tokenizer", text, most)
         return pieces
 
 

@@ -5,10 +5,11 @@
 Inputs are made of a seed and a number, so that each can be made again: ``--seed S --only I`` gives
 rml that one input alone, in this process, with its traceback. Otherwise they run in child processes
 with limits of memory and time; what breaks one is written to DIR, and the next child goes on behind
-it. Without ``--inputs`` it goes on until the time is over. The exit code is 1 if there was a finding.
+it. Without ``--inputs`` it goes on until the time is over. The exit code is 1 after a finding.
 """
 
 import argparse
+import contextlib
 import os
 import resource
 import signal
@@ -53,7 +54,7 @@ class Finding:
 
 def input_of(target: str, seeds: list[bytes], seed: int, number: int) -> bytes:
     """Make an input again."""
-    rng = Random(f"{target} {seed} {number}")  # noqa: S311
+    rng = Random(f"{target} {seed} {number}")
     data = rng.choice(seeds)
     if number < len(seeds):
         return seeds[number]  # sound ones first
@@ -61,15 +62,12 @@ def input_of(target: str, seeds: list[bytes], seed: int, number: int) -> bytes:
 
 
 def _give(target: str, data: bytes) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            TARGETS[target].check(data, Path(folder))
-        except RmlError:
-            pass
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(RmlError):
+        TARGETS[target].check(data, Path(folder))
 
 
 def _child(target: str, seed: int, start: int, stop: int, progress: Path) -> None:
-    """Run inputs; the file says at which it is, and with ``!`` before a traceback what was found."""
+    """Run inputs; the file says at which it is, and behind that what was found."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     seeds = TARGETS[target].seeds()

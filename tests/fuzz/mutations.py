@@ -10,8 +10,8 @@ __all__ = ["changed_bytes", "changed_json", "changed_template", "nasty_value"]
 NUMBERS = [0, 1, -1, 2, 7, 127, 128, 255, 256, 65535, 65536]
 NUMBERS += [2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, 2**64]
 NUMBERS += [-(2**31), -(2**63), 10**30]
-TEXTS = ["", "a", "\0", "\ud800", "é" * 300, "{{", "{% for", "..", "../x", "/", "\\", "%s%n", "[INST]"]
-TEXTS += ["a" * 5000, "(a+)+$", "[", "(?:a|aa)+$", "a{1000}{1000}", "\u202e", "NaN", "1e400", "-0"]
+TEXTS = ["", "a", "\0", "\ud800", "é" * 300, "{{", "{% for", "..", "../x", "/", "\\", "%s%n"]
+TEXTS += ["a" * 5000, "(a+)+$", "[", "(?:a|aa)+$", "a{1000}{1000}", "\u202e", "NaN", "1e400"]
 
 
 def nasty_value(rng: Random, depth: int = 0) -> Any:
@@ -99,17 +99,25 @@ def _changed_member(rng: Random, node: Any) -> Any:
     return nasty_value(rng)
 
 
-PIECES = """messages message messages[0] messages[0].content tools loop.index loop namespace(a=[])
-cycler('a','b') joiner(',') range(9999) range(3) 'a'*999999 'ab' [1,2] {'a':[1]} none true 1e300 2**99
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+PIECES = _words("""
+    messages message messages[0] messages[0].content tools loop.index loop namespace(a=[])
+cycler('a','b') joiner(',') range(9999) range(3) 'a'*999999 'ab' [1,2] {'a':[1]} none true 1e300
+2**99
 strftime_now('%Y') raise_exception('x') dict list.append lipsum 0x7fffffffffffffff ns.a x self
-''.join messages|length '%s'|format(1) -1""".split()
-METHODS = """append pop update clear setdefault sort items keys values get split replace rfind count join
+''.join messages|length '%s'|format(1) -1""")
+METHODS = _words("""
+    append pop update clear setdefault sort items keys values get split replace rfind count join
 format encode upper strip startswith title center zfill index insert extend copy __class__ __init__
-next reset format_map mro real""".split()
-FILTERS = """length join(',') upper sort unique groupby('role') map(attribute='content') list tojson
+next reset format_map mro real""")
+FILTERS = _words("""
+    length join(',') upper sort unique groupby('role') map(attribute='content') list tojson
 batch(3) slice(4) replace('a','bb') indent(4) wordwrap(9) center(99) attr('x') selectattr('role')
 sort(attribute='items') string trim reverse first last sum default('x') pprint format(1,2) safe int
-float items dictsort round truncate(5) escape random xmlattr rejectattr('a','equalto',1)""".split()
+float items dictsort round truncate(5) escape random xmlattr rejectattr('a','equalto',1)""")
 
 
 def _expression(rng: Random, depth: int = 0) -> str:
@@ -125,8 +133,8 @@ def _expression(rng: Random, depth: int = 0) -> str:
         return f"({part})|{rng.choice(FILTERS)}"
     if kind == 4:
         other = _expression(rng, depth + 1)
-        operator = rng.choice("+ - * / // % ** ~ == < in and or [0:3]=".split())
-        return f"({part}) {operator} ({other})" if "[" not in operator else f"({part})[0:3]"
+        operator = rng.choice(_words("+ - * / // % ** ~ == < in and or"))
+        return f"({part}) {operator} ({other})"
     if kind == 5:
         return f"({part})[{_expression(rng, depth + 1)}]"
     if kind == 6:

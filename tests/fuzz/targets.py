@@ -235,7 +235,7 @@ def _check_template(data: bytes, _: Path) -> None:
 
 
 def _session_seeds() -> list[bytes]:
-    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"rml-fuzz-{os.getpid()}.session"  # noqa: S108
+    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"rml-fuzz-{os.getpid()}.session"
     with rml.load(LLAMA, n_threads=1) as model, model.session() as session:
         session.forward(list(range(5, 28)))
         session.save(path)
@@ -279,10 +279,14 @@ def _check_session(data: bytes, folder: Path) -> None:
 
 # ---- options ----
 
-_OPTIONS = """max_tokens temperature top_k top_p min_p typical_p repeat_penalty repeat_last_n
-presence_penalty frequency_penalty dry_multiplier dry_base dry_allowed_length xtc_probability
-xtc_threshold top_n_sigma seed stop stop_ids n echo logprobs logit_bias mask ignore_eos samplers
-progress truncate session parse_special prefix_cache suppress_tokens add_special""".split()
+_OPTIONS = (
+    *("max_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty"),
+    *("repeat_last_n", "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base"),
+    *("dry_allowed_length", "xtc_probability", "xtc_threshold", "top_n_sigma", "seed", "stop"),
+    *("stop_ids", "n", "echo", "logprobs", "logit_bias", "mask", "ignore_eos", "samplers"),
+    *("progress", "truncate", "session", "parse_special", "prefix_cache", "suppress_tokens"),
+    "no_such_option",
+)
 
 
 def _change_options(rng: Random, _: bytes) -> bytes:
@@ -294,8 +298,10 @@ def _change_options(rng: Random, _: bytes) -> bytes:
 
 def _check_options(data: bytes, _: Path) -> None:
     options = json.loads(data)
-    # A long answer is no fault.
+    # A long answer, or many, are no fault.
     options["max_tokens"] = options.get("max_tokens", 3)
+    if isinstance(options.get("n"), int):
+        options["n"] = min(options["n"], 20)
     try:
         _loaded().generate([1, 5, 7], **options)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""A bounded run of every target, always with the same inputs; `fuzz.py` says how to run for long."""
+"""A bounded run of every target, always with the same inputs; `fuzz.py` runs for longer."""
 
 import pytest
 from fuzz import fuzz, input_of

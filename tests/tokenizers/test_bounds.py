@@ -198,6 +198,12 @@ def test_what_is_put_in(load, steps):
         tokenizer.encode("aaaa")
 
 
+def test_letters_that_are_spelled_again_and_again(load):
+    steps = [{"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}] * 60
+    with pytest.raises(TokenizerError, match="the pre_tokenizer makes more than"):
+        load(pre_tokenizer=sequence("pretokenizers", steps)).encode("é")
+
+
 def test_what_unicode_makes_longer_is_right(load):
     steps = [{"type": form} for form in ("NFKD", "NFKC", "NFD", "NFC")]
     tokenizer = load(normalizer=sequence("normalizers", steps), model=bytes_only())
