@@ -28,6 +28,7 @@ from rml.errors import RmlError
 
 __all__ = ["Finding", "fuzz", "input_of"]
 
+HERE = Path(__file__).resolve().parent
 SECONDS = 20  # of one input, on a machine that has other work to do
 MEMORY = 4 << 30  # bytes of address space; a model of the fixtures needs less than one
 BATCH = 500  # inputs of a child
@@ -91,8 +92,12 @@ def _batch(target: str, seed: int, start: int, stop: int) -> tuple[int, Finding 
         progress.write(b"%-20d" % start)
         progress.flush()
         arguments = ["--child", progress.name, str(start), str(stop), "--seed", str(seed)]
+        paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
         done = subprocess.run(
-            [sys.executable, __file__, target, *arguments], capture_output=True, check=False
+            [sys.executable, __file__, target, *arguments],
+            capture_output=True,
+            check=False,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         )
         if done.returncode == 0:
             return stop, None
