@@ -16,13 +16,15 @@ from typing import Any, Final
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
 from rml.errors import ArgumentError, TemplateError
+from rml.files.limits import MAX_TEMPLATE_CHARS
 from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 from rml.tokenizers.chat_messages import is_text_part, prepared, with_parsed_calls
 from rml.tokenizers.content_forms import readable
 from rml.tokenizers.marked_text import MarkedText
 from rml.tokenizers.template_names import names_of
 from rml.tokenizers.template_sandbox import RefusalError, Sandbox
-from rml.tokenizers.template_source import MAX_TEMPLATE, looks_like_a_reference, read_template
+from rml.tokenizers.template_source import looks_like_a_reference, read_template
+from rml.tokenizers.template_syntax import check_tree
 
 # ruff: noqa: ANN401  # a template's values are whatever messages hold
 
@@ -75,9 +77,10 @@ class ChatTemplate:
                 f"a chat template is a str of Jinja source, not {type(source).__name__}; "
                 "ChatTemplate.from_file reads a file"
             )
-        if len(source) > MAX_TEMPLATE:
+        if len(source) > MAX_TEMPLATE_CHARS:
             raise TemplateError(
-                f"the chat template has {len(source)} characters; at most {MAX_TEMPLATE} are read"
+                f"the chat template has {len(source)} characters; at most {MAX_TEMPLATE_CHARS} are "
+                "read"
             )
         if looks_like_a_reference(source):
             raise TemplateError(
@@ -88,13 +91,14 @@ class ChatTemplate:
         self._sandbox = Sandbox()
         try:
             tree = self._sandbox.parse(source)
+            check_tree(tree)
             self._template = self._sandbox.from_string(tree)
             self._names = names_of(tree)
         except TemplateSyntaxError as error:
             raise TemplateError(
                 f"the chat template does not compile: line {error.lineno}: {error.message}"
             ) from error
-        except (RecursionError, MemoryError, SyntaxError, ValueError) as error:
+        except (RecursionError, MemoryError, OverflowError, SyntaxError, ValueError) as error:
             raise TemplateError(f"the chat template does not compile: {error}") from error
         self.variables, self.inputs = self._names.variables, self._names.inputs
 

@@ -31,6 +31,7 @@ from markupsafe import Markup
 
 from rml.tokenizers.marked_text import MarkedText, NullText, is_written, join_marked
 from rml.tokenizers.template_guard import Guard
+from rml.tokenizers.template_syntax import CountingExtension
 
 # ruff: noqa: ANN401, SIM905  # words in a row read better than a list; a template's values are whatever messages hold
 
@@ -163,7 +164,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             optimized=False,  # nothing of a template runs while it is compiled
-            extensions=[LoopControlExtension, _GenerationExtension],
+            extensions=[CountingExtension, LoopControlExtension, _GenerationExtension],
         )
         self.guard = Guard()
         self.written = MarkedText.written
