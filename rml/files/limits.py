@@ -116,7 +116,7 @@ MAX_TEMPLATE_WIDTH = _limit(
     "indents and numbers in prompts have ten or twenty",
 )  # fmt: skip
 MAX_TEMPLATE_VALUES = _limit(
-    "template", "values met in a walk through one nested value, shared ones each time", 1 << 20,
+    "template", "values met in a walk through one nested value, shared ones each time", 1 << 18,
     "a hundred tools have ten thousand",
 )  # fmt: skip
 MAX_TEMPLATE_LEVELS = _limit(
