@@ -13,10 +13,10 @@ from jinja2 import nodes
 from jinja2.exceptions import TemplateSyntaxError
 
 from rml.errors import RmlError
+from rml.files.limits import MAX_TEMPLATE_CHARS
 from rml.scan.report import Finding
 from rml.tokenizers import ChatTemplate
 from rml.tokenizers.template_sandbox import Sandbox
-from rml.tokenizers.template_source import MAX_TEMPLATE
 
 __all__ = ["audit", "hidden_characters"]
 
@@ -95,7 +95,7 @@ def _is_hidden(char: str) -> bool:
 def _refused(source: str) -> set[str]:
     """Names in a template that have no meaning in the sandbox, or one that it refuses."""
     sandbox = Sandbox()
-    if len(source) > MAX_TEMPLATE:
+    if len(source) > MAX_TEMPLATE_CHARS:
         return set()
     try:
         tree = sandbox.parse(source)

@@ -15,14 +15,18 @@ from typing import Any, Final
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
 from rml.errors import ArgumentError, CheckpointError, TemplateError
+from rml.files.limits import MAX_TEMPLATE_CHARS
 from rml.files.paths import readable_path
 from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 from rml.tokenizers.chat_messages import is_text_part, prepared, with_parsed_calls
 from rml.tokenizers.content_forms import readable
 from rml.tokenizers.marked_text import MarkedText
+from rml.tokenizers.template_costs import check_date_format
+from rml.tokenizers.template_guard import Allowance
 from rml.tokenizers.template_names import names_of
 from rml.tokenizers.template_sandbox import RefusalError, Sandbox
-from rml.tokenizers.template_source import MAX_TEMPLATE, looks_like_a_reference, read_template
+from rml.tokenizers.template_source import looks_like_a_reference, read_template
+from rml.tokenizers.template_values import Copies
 
 # ruff: noqa: ANN401  # a template's values are whatever messages hold
 
@@ -53,10 +57,14 @@ class ChatTemplate:
     ----------
     source : str
         Jinja source. Names are for `builtin`, files for `from_file`.
+    effort : float
+        Multiple of the usual limits of time and memory: 1.5 seconds of processor time and 64 MB
+        for a rendering, and more in proportion to the messages. For a template that is trusted
+        and has a long way to go.
 
     Attributes
     ----------
-    source : str
+    source, effort
         As given.
     variables : frozenset of str
         Names of the variables that it reads, in any of its branches.
@@ -69,22 +77,26 @@ class ChatTemplate:
         It does not compile, or is the name of a template or file.
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, effort: float = 1) -> None:
         if not isinstance(source, str):
             raise ArgumentError(
                 f"a chat template is a str of Jinja source, not {type(source).__name__}; "
                 "ChatTemplate.from_file reads a file"
             )
-        if len(source) > MAX_TEMPLATE:
+        if len(source) > MAX_TEMPLATE_CHARS:
             raise TemplateError(
-                f"the chat template has {len(source)} characters; at most {MAX_TEMPLATE} are read"
+                f"the chat template has {len(source)} characters; at most {MAX_TEMPLATE_CHARS} are "
+                "read"
             )
         if looks_like_a_reference(source):
             raise TemplateError(
                 f"{source[:200]!r} is no Jinja source; ChatTemplate.builtin makes a template from "
                 "its name, and ChatTemplate.from_file from a file"
             )
+        if isinstance(effort, bool) or not isinstance(effort, int | float) or not 0 < effort <= 1e6:
+            raise ArgumentError(f"effort is a number above 0, up to 1000000, not {effort!r:.100}")
         self.source = source
+        self.effort = effort
         self._sandbox = Sandbox()
         try:
             tree = self._sandbox.parse(source)
@@ -94,7 +106,7 @@ class ChatTemplate:
             raise TemplateError(
                 f"the chat template does not compile: line {error.lineno}: {error.message}"
             ) from error
-        except (RecursionError, MemoryError, SyntaxError, ValueError) as error:
+        except (RecursionError, MemoryError, OverflowError, SyntaxError, ValueError) as error:
             raise TemplateError(f"the chat template does not compile: {error}") from error
         self.variables, self.inputs = self._names.variables, self._names.inputs
 
@@ -119,13 +131,15 @@ class ChatTemplate:
         return cls(BUILTIN_TEMPLATES[name])
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str]) -> "ChatTemplate":
+    def from_file(cls, path: str | os.PathLike[str], effort: float = 1) -> "ChatTemplate":
         """Make a template from a file of Jinja source.
 
         Parameters
         ----------
         path : str or path-like
             UTF-8 text; a byte-order mark at its beginning is dropped.
+        effort : float
+            Multiple of the usual limits of time and memory.
 
         Raises
         ------
@@ -138,7 +152,7 @@ class ChatTemplate:
             file = readable_path(path, "the file of a template")
         except CheckpointError as error:  # no file can have that name
             raise TemplateError(str(error)) from error
-        return cls(read_template(file))
+        return cls(read_template(file), effort)
 
     def render(
         self,
@@ -206,7 +220,8 @@ class ChatTemplate:
             )
         if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
             raise ArgumentError(f"messages are a list of mappings, not {type(messages).__name__}")
-        checked = prepared(messages, self._names)
+        copies = Copies()
+        checked = prepared(copies.of(list(messages), "messages"), self._names)
         mark = ""
         if continue_final_message:
             mark = f"\ue000{secrets.token_hex(8)}\ue001 "
@@ -214,44 +229,47 @@ class ChatTemplate:
         given: dict[str, Any] = {
             name: MarkedText.written(value)
             if name.endswith("_token") and isinstance(value, str)
-            else value
+            else copies.of(value, name)
             for name, value in variables.items()
         }
         given |= {"messages": checked, "strftime_now": _clock(now)}
         if tools is not UNSET:
-            given["tools"] = tools
+            given["tools"] = copies.of(tools, "tools")
         if add_generation_prompt is not UNSET:
             given["add_generation_prompt"] = add_generation_prompt
         given = {name: value for name, value in given.items() if value is not UNSET}
-        text = self._run(given)
+        functions = tuple(value for value in given.values() if callable(value))
+        text = self._run(given, copies.size, functions)
         if mark:
             text = _cut_at(text, mark)
         return list(_parts(text))
 
-    def _run(self, variables: dict[str, Any]) -> MarkedText:
+    def _run(self, variables: dict[str, Any], size: int, functions: tuple[Any, ...]) -> MarkedText:
         """Render; where that fails, once more with arguments of tool calls as mappings."""
-        guard, size = self._sandbox.guard, _size(variables)
+
+        def allowance() -> Allowance:
+            return Allowance(size, self.effort, functions)
 
         def render(messages: Sequence[dict[str, Any]]) -> MarkedText:
             context = self._template.new_context(variables | {"messages": messages})
             return self._sandbox.join(self._template.root_render_func(context))
 
-        with guard.running(size):
+        with self._sandbox.running(allowance()):
             messages = readable(variables["messages"], render, self._names)
         try:
-            with guard.running(size):
+            with self._sandbox.running(allowance()):
                 return render(messages)
         except Exception as error:
             parsed = with_parsed_calls(variables["messages"])
             if parsed is not None and not isinstance(error, SecurityError):
-                return self._run(variables | {"messages": parsed})
+                return self._run(variables | {"messages": parsed}, size, functions)
             if isinstance(error, RefusalError):
                 raise TemplateError(str(error.message)) from None
             reason = str(error) if isinstance(error, SecurityError) else _described(error)
             raise TemplateError(f"the chat template fails: {reason[:_MAX_REASON]}") from error
 
-    def __reduce__(self) -> tuple[type["ChatTemplate"], tuple[str]]:
-        return type(self), (self.source,)
+    def __reduce__(self) -> tuple[type["ChatTemplate"], tuple[str, float]]:
+        return type(self), (self.source, self.effort)
 
     def __repr__(self) -> str:
         return f"ChatTemplate({self.source[:40]!r}...)"
@@ -300,17 +318,7 @@ def _described(error: Exception) -> str:
 
 def _clock(now: dt.datetime | None) -> Any:
     def strftime_now(form: str) -> str:
+        check_date_format(form)
         return (now or dt.datetime.now().astimezone()).strftime(form)
 
     return strftime_now
-
-
-def _size(value: Any) -> int:
-    """Characters in nested variables."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(_size(part) for part in value.values())
-    if isinstance(value, list | tuple):
-        return sum(map(_size, value))
-    return 0

@@ -128,6 +128,10 @@ def join_marked(parts: Iterable[str]) -> MarkedText:
     length = 0
     for part in parts:
         if isinstance(part, MarkedText):
+            if not length:  # nothing moves; templates append to one text again and again
+                spans.extend(part.spans)
+                length = len(part)
+                continue
             for low, high in part.spans:
                 start = low + length
                 if spans and spans[-1][1] == start:

@@ -1,94 +1,120 @@
-"""What a chat template may cost: processor time, and text made.
+"""What the rendering of a chat template may cost: processor time, memory, and single calls.
 
-A template comes with the model file, from a stranger. Time is looked at in every step of every
-loop and macro. Size is checked before an operation that can make much from little, and counted
-after the others, so that neither one text nor their sum grows without bound. There are no signals,
-so this works in any thread.
+A template comes with the model file, from a stranger. An `Allowance` is made for each rendering.
+
+* Time: every body of a loop, branch or macro and every operation counts steps, roughly tenths of a
+  microsecond, and after some thousands of them the clock of the thread is looked at. There are no
+  signals, so this works in any thread.
+* Memory: bytes are counted before they are made. What is joined into a long text is given back when
+  that text dies (`LargeText`), because templates build prompts by ``ns.out = ns.out ~ ...``; all
+  else counts for good.
+* Single calls: nothing can stop one call into C, so its work is computed from the sizes of its
+  arguments before it is made (`rml.tokenizers.template_costs`), and refused if it is too much.
+
+What one call can still do, at the limits of `rml.files.limits`, measured on a slow core: a search
+or a test of equality of 2**27 comparisons 90 ms; a walk through 2**20 shared values 1 ms, as shared
+values are walked once; sorting 10**5 texts 60 ms; making a text of 2**25 characters 15 ms; a list
+of 10**5 numbers 5 ms. So the clock is late by a tenth of a second at most.
+
+A child process with limits of its own was weighed for templates that come from files, and not
+chosen. Measured: a spawned child that imports what is needed takes 250 ms and 40 MB, and a round
+trip with 2000 messages 4 ms, against 0.1 ms for a short chat. Windows and macOS spawn children,
+which run a main module again that has no guard, so ``rml.load`` would break scripts and notebooks
+of strangers to it; embedding programs have no interpreter to start; ``RLIMIT_AS`` is not there on
+Windows and does nothing on macOS. It would bound what is bounded already.
 """
 
 import re
-import threading
+import sys
 import time
-from collections.abc import (
-    ItemsView,
-    Iterable,
-    Iterator,
-    KeysView,
-    Mapping,
-    Sequence,
-    ValuesView,
-)
-from contextlib import contextmanager
+from collections.abc import ItemsView, KeysView, Mapping, ValuesView
 from typing import Any, Final, NamedTuple
 
 from jinja2.exceptions import SecurityError
-from jinja2.utils import Namespace
+from jinja2.runtime import LoopContext
+from jinja2.utils import Cycler, Namespace
 
-# ruff: noqa: ANN401, SIM905  # words in a row read better than a list; a template's values are whatever messages hold
-
-__all__ = ["Guard"]
-
-_SECONDS: Final = 0.7  # processor time of the rendering thread; a long real chat takes 0.05
-_SECONDS_EACH: Final = 1e-6  # and for each character that goes in
-_CHARACTERS: Final = 1 << 26  # made in all by one rendering, beside 16 times what goes in
-_LARGEST: Final = 1 << 25  # one text, or the elements of one list
-_STEPS: Final = 256  # between two looks at the clock
-_BITS: Final = 4096  # of a whole number
-_WIDTH: Final = 10_000  # field widths, numbers of columns and the like
-_NODES: Final = 1 << 20  # values met in a walk through a nested value
-_DEPTH: Final = 200  # levels of a nested value
-
-_NUMBER: Final = re.compile(r"\*|\d+")
-_PERCENT: Final = re.compile(r"%(?:\([^)]*\))?([^a-zA-Z%]*)")
-
-# Filters that compare, hash or add up what is in the value.
-_WALKING: Final = frozenset("dictsort groupby join max min sort sum unique".split())
-# Filters that turn any value into text.
-_PRINTING: Final = frozenset(
-    "capitalize center e escape forceescape format indent join lower pprint replace string "
-    "striptags title tojson trim truncate upper urlencode urlize wordcount wordwrap xmlattr".split()
+from rml.files.limits import (
+    MAX_TEMPLATE_BITS,
+    MAX_TEMPLATE_BYTES,
+    MAX_TEMPLATE_CALLS,
+    MAX_TEMPLATE_LEVELS,
+    MAX_TEMPLATE_MILLISECONDS,
+    MAX_TEMPLATE_SEARCH,
+    MAX_TEMPLATE_VALUES,
+    MAX_TEMPLATE_WIDTH,
 )
-# Filters with a width or count among their arguments, or that repeat one.
-_SIZED: Final = frozenset(
-    "batch center indent round slice truncate urlize wordwrap xmlattr".split()
-)
-_SIZED_METHODS: Final = frozenset("center expandtabs ljust rjust to_bytes zfill".split())
+from rml.tokenizers.marked_text import MarkedText
+
+# ruff: noqa: ANN401  # a template's values are whatever messages hold
+
+__all__ = ["Allowance", "LargeText", "Weight", "bytes_of"]
+
+_SECONDS_EACH: Final = 2e-6  # for each character that goes in
+_BYTES_EACH: Final = 16  # likewise
+_STEPS: Final = 2000  # between two looks at the clock
+_BYTES_A_STEP: Final = 12  # log2 of the bytes that are copied in a step
+_SHORT: Final = 64  # texts up to this are covered by what holds them
+_LARGE: Final = 1 << 12  # texts from this on are given back when they die
+
+# What objects take, in bytes, rounded up.
+_SLOT: Final = 8
+_ELEMENT: Final = 80
+_ENTRY: Final = 200
+_SPAN: Final = 136
+_MANY: Final = 1 << 60
+
+_CONTAINERS: Final = (
+    list, tuple, dict, set, frozenset, Namespace, LoopContext, Cycler,
+    KeysView, ValuesView, ItemsView,
+)  # fmt: skip
+_WIDTHS: Final = re.compile(r"\*|\d+")
 
 
-class _Weight(NamedTuple):
-    """What a walk through a nested value meets: values, characters, levels.
+class LargeText(MarkedText):
+    """A long text made by joining, whose bytes are given back when it dies."""
 
-    `walked` counts what was looked at, in which shared values count once.
-    """
+    __slots__ = ("_allowance", "_bytes")
+    _allowance: "Allowance"
+    _bytes: int
+
+    def __del__(self) -> None:
+        """Give the bytes back."""
+        self._allowance.give_back(self._bytes)
+
+
+class Weight(NamedTuple):
+    """What a walk through a nested value meets: values, characters, levels."""
 
     nodes: int
     size: int
     depth: int
-    walked: int = 1
 
 
-class Guard(threading.local):
-    """Allowance of the rendering that runs in this thread.
+class Allowance:
+    """What one rendering may still use.
 
     Every check raises `SecurityError` when the allowance is used up.
+
+    Parameters
+    ----------
+    given : int
+        How many characters go in.
+    effort : float
+        Multiple of the usual limits of time and memory.
+    functions : collection of callable
+        What the caller gave that may be called.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, given: int = 0, effort: float = 1, functions: tuple[Any, ...] = ()) -> None:
+        self._seconds = effort * (MAX_TEMPLATE_MILLISECONDS / 1000 + _SECONDS_EACH * given)
+        self._most = int(effort * (MAX_TEMPLATE_BYTES + _BYTES_EACH * given))
+        self._effort = effort
+        self._left = self._most
         self._steps = _STEPS
-        self._deadline = float("inf")
-        self._characters = _CHARACTERS
-
-    @contextmanager
-    def running(self, given: int) -> Iterator[None]:
-        """Start an allowance; `given` is how many characters go in."""
-        before = self._steps, self._deadline, self._characters
-        self._steps = _STEPS
-        self._deadline = time.thread_time() + _SECONDS + _SECONDS_EACH * given
-        self._characters = _CHARACTERS + 16 * given
-        try:
-            yield
-        finally:
-            self._steps, self._deadline, self._characters = before
+        self._depth = 0
+        self._deadline = time.thread_time() + self._seconds
+        self._functions = functions
 
     def step(self, cost: int = 1) -> None:
         """Count steps, and look at the clock now and then."""
@@ -96,193 +122,201 @@ class Guard(threading.local):
         if self._steps < 0:
             self._steps = _STEPS
             if time.thread_time() > self._deadline:
-                raise SecurityError("it takes too much time")
+                raise SecurityError(
+                    f"it takes too much time, more than {self._seconds:.1f} s of the processor; "
+                    f"{self._advice()}"
+                )
 
-    def spend(self, size: int) -> None:
-        """Count characters or elements that were made, or are about to be."""
-        self._characters -= size
-        if size > _LARGEST or self._characters < 0:
-            raise SecurityError("it makes too much text")
-        self.step(1 + (size >> 12))
+    def room(self, size: int) -> None:
+        """Refuse what would take more bytes than are left."""
+        if size > self._left:
+            raise SecurityError(
+                f"it makes too much text, more than {self._most >> 20} MB; {self._advice()}"
+            )
 
-    def spend_value(self, value: Any) -> Any:
+    def hold(self, size: int) -> None:
+        """Count bytes that were made, or are about to be."""
+        self.room(size)
+        self._left -= size
+        self.step(size >> _BYTES_A_STEP)
+
+    def give_back(self, size: int) -> None:
+        """Count bytes that are free again."""
+        self._left += size
+
+    def hold_value(self, value: Any) -> Any:
         """Count the size of a result; return it."""
-        if isinstance(value, str | bytes):
-            self.spend(len(value))
-        elif isinstance(value, list | tuple | dict):
-            self.spend(8 * len(value))
+        if isinstance(value, str):
+            if len(value) > _SHORT and not isinstance(value, LargeText):
+                self.hold(bytes_of(value))
+        elif isinstance(value, list | tuple):
+            self.hold(_SLOT * len(value))
+        elif isinstance(value, dict):
+            self.hold(_ENTRY * len(value))
         elif isinstance(value, int):
-            self._check_bits(value, 1)
+            self.check_bits(value, 1)
         return value
+
+    def kept(self, value: Any) -> Any:
+        """Count the size of a result; return it, a long text as one that is given back."""
+        if type(value) is MarkedText:
+            return self.large(value)
+        return self.hold_value(value)
+
+    def made(self, count: int, value: Any) -> Any:
+        """Count a list or mapping of some elements that was written out; return it."""
+        self._left -= _ELEMENT * count
+        if self._left < 0:
+            self.room(0)
+        return value
+
+    def hold_elements(self, count: int) -> None:
+        """Count elements of a list that are made with it."""
+        self.hold(_ELEMENT * count)
+
+    def large(self, text: MarkedText) -> MarkedText:
+        """Count a text that was just joined, until it dies."""
+        size = bytes_of(text)
+        self.step(1 + (size >> _BYTES_A_STEP))
+        if len(text) < _LARGE:
+            if len(text) > _SHORT:
+                self.hold(size)
+            return text
+        self.room(size)
+        self._left -= size
+        result = LargeText(text, text.spans)
+        result._allowance, result._bytes = self, size  # noqa: SLF001
+        return result
+
+    def enter(self) -> None:
+        """Count a call that may call further ones."""
+        self._depth += 1
+        if self._depth > MAX_TEMPLATE_CALLS:
+            raise SecurityError(f"it calls more than {MAX_TEMPLATE_CALLS} levels deep")
+
+    def leave(self) -> None:
+        """Count the end of such a call."""
+        self._depth -= 1
+
+    def has_function(self, function: Any) -> bool:
+        """Whether a function was given by the caller."""
+        return any(function is known for known in self._functions)
+
+    def work(self, comparisons: int) -> None:
+        """Count what one call is about to compare."""
+        if comparisons > MAX_TEMPLATE_SEARCH:
+            raise SecurityError("it takes too much time: one call compares too much")
+        self.step(comparisons >> 6)
 
     def check_text(self, value: Any) -> Any:
         """Refuse a value whose ``str`` would be too large; return it."""
         if not isinstance(value, str):
-            self.spend(_text_size(value))
+            self.step(2)
+            if isinstance(value, _CONTAINERS):
+                found = self.check_nesting(value)
+                self.room(10 * found.size + 24 * found.nodes)  # a character can be \U0000abcd
         return value
 
-    def check_nesting(self, value: Any) -> Any:
-        """Refuse a value that is small in memory but huge or deep to walk through; return it."""
-        if isinstance(value, list | tuple | dict | Namespace):
-            found = _weight(value)
-            self.step(1 + found.walked // 8)
-            if found.nodes > _NODES or found.depth > _DEPTH:
-                raise SecurityError("it nests values into each other")
+    def check_nesting(self, value: Any) -> Weight:
+        """Refuse a value that is small in memory but huge or deep to walk through."""
+        if not isinstance(value, _CONTAINERS):
+            return Weight(1, len(value) if isinstance(value, str) else 24, 1)
+        found = self._weight(value)
+        if found.nodes > MAX_TEMPLATE_VALUES or found.depth > MAX_TEMPLATE_LEVELS:
+            raise SecurityError("it nests values into each other")
+        return found
+
+    def check_hashed(self, value: Any) -> Any:
+        """Refuse a key that is costly to hash or to compare; return it."""
+        if isinstance(value, tuple | frozenset):
+            found = self.check_nesting(value)
+            self.work(found.size)
+        elif isinstance(value, int | float) and not -(2**53) <= value <= 2**53:
+            # Numbers a multiple of 2**61 - 1 apart have the same hash.
+            raise SecurityError("it looks for a number of too many digits")
         return value
 
-    def check_format(self, spec: str) -> None:
-        """Refuse field widths that are huge, or come from elsewhere."""
-        for number in _NUMBER.findall(spec):
-            if number == "*" or len(number) > 5 or int(number) > _WIDTH:
+    def check_width(self, value: Any) -> None:
+        """Refuse a width, precision or count that is huge."""
+        if isinstance(value, int) and abs(value) > MAX_TEMPLATE_WIDTH:
+            raise SecurityError(f"it asks for a width of more than {MAX_TEMPLATE_WIDTH}")
+
+    def check_format(self, spec: str) -> int:
+        """Refuse field widths that are huge, or come from elsewhere; return their sum."""
+        total = 0
+        for number in _WIDTHS.findall(spec):
+            if number == "*" or len(number) > 5 or int(number) > MAX_TEMPLATE_WIDTH:
                 raise SecurityError(f"a format asks for the width {number[:9]}")
+            total += int(number)
+        return total
 
-    def check_operator(self, operator: str, left: Any, right: Any) -> None:
-        """Look at an operator before it is applied."""
-        if operator == "*":
-            for sized, count in ((left, right), (right, left)):
-                if isinstance(sized, str | bytes | list | tuple) and isinstance(count, int):
-                    self.spend(len(sized) * max(count, 0))
-        elif operator == "**":
-            if isinstance(left, int) and isinstance(right, int):
-                self._check_bits(left, max(right, 0))
-        elif operator == "%" and isinstance(left, str | bytes):
-            self._check_percent(left, right)
-        elif isinstance(left, str | bytes | list | tuple):
-            self.spend(len(left))
-
-    def check_call(self, function: Any, owner: Any, args: Sequence[Any]) -> None:
-        """Look at a call before it is made; `owner` is what a method is bound to."""
-        if function is dict or isinstance(owner, str | bytes | int | float | list | tuple | dict):
-            for value in args:
-                self.check_nesting(value)
-        if not isinstance(owner, str | bytes | int):
-            return
-        name = function.__name__
-        if name in _SIZED_METHODS:
-            self._check_widths(args)
-        if isinstance(owner, int) or not args:
-            return
-        if name == "replace" and len(args) > 1:
-            self._check_replace(owner, args[0], args[1])
-        elif name == "expandtabs" and isinstance(args[0], int):
-            self.spend(len(owner) * (1 + abs(args[0])))
-        elif name == "translate":
-            self.spend(len(owner) * 16 * (1 + _text_size(args[0])))
-        elif name == "join" and isinstance(args[0], list | tuple | dict):
-            self.spend(len(owner) * len(args[0]) + sum(map(_text_size, args[0])))
-
-    def check_filter(self, name: str, value: Any, rest: Sequence[Any]) -> Any:
-        """Look at a filter before it is applied; return the value to apply it to."""
-        self.step()
-        if name in _WALKING and not isinstance(value, str | Mapping) and _is_iterable(value):
-            value = self.check_nesting(list(value))
-        if name in _PRINTING:
-            self.check_text(value)
-        if name in _SIZED:
-            self._check_widths(rest)
-            texts = sum(len(text) for text in rest if isinstance(text, str))
-            self.spend((_text_size(value) + 1) * (1 + texts))
-        if name == "indent":
-            width = next((size for size in rest if type(size) is int), 4)
-            self.spend((str(value).count("\n") + 1) * width)
-        elif name == "tojson":
-            self._check_json(value, rest)
-        elif name == "replace" and len(rest) > 1:
-            self._check_replace(str(value), str(rest[0]), str(rest[1]))
-        elif name == "format":
-            self._check_percent(str(value), rest)
-        elif name in ("float", "int") and isinstance(value, str | bytes):
-            self._check_widths([len(value)])
-        elif name == "join" and rest:
-            self.spend(len(value) * _text_size(rest[0]))
-        elif name == "sum":
-            self.spend(len(value) * sum(len(x) for x in value if isinstance(x, list | tuple)))
-        return value
-
-    def _check_bits(self, value: int, factor: int) -> None:
-        if value.bit_length() * factor > _BITS:
+    def check_bits(self, value: int, factor: int) -> None:
+        """Refuse a whole number that has, or will have, too many digits."""
+        if value.bit_length() * factor > MAX_TEMPLATE_BITS:
             raise SecurityError("it computes a number of too many digits")
 
-    def _check_widths(self, values: Iterable[Any]) -> None:
-        for value in values:
-            if isinstance(value, int) and abs(value) > _WIDTH:
-                raise SecurityError(f"it asks for a width of more than {_WIDTH}")
+    def _weight(self, value: Any) -> Weight:
+        """Measure a nested value.
 
-    def _check_json(self, value: Any, rest: Iterable[Any]) -> None:
-        """Count indentation and separators at every value, once a level."""
-        between = 4
-        for option in rest:
-            self._check_widths([option])
-            between += option if type(option) is int else _text_size(option)
-        found = _weight(value)
-        self.spend(found.size + found.nodes * found.depth * between)
+        What is shared is counted each time it is met, but walked only once.
+        """
+        leaf = Weight(1, 24, 1)
+        known: dict[int, Weight] = {}
+        alive: list[list[Any]] = []  # so that no two values that are met have the same id
+        stack: list[tuple[Any, list[Any] | None]] = [(value, None)]
+        while stack:
+            item, parts = stack.pop()
+            if parts is not None:
+                met = [known.get(id(part), leaf) for part in parts]
+                known[id(item)] = Weight(
+                    min(_MANY, 1 + sum(part.nodes for part in met)),
+                    min(_MANY, 2 + sum(part.size + 4 for part in met)),
+                    1 + max(part.depth for part in met),
+                )
+            elif id(item) in known:
+                continue
+            elif isinstance(item, str | bytes):
+                known[id(item)] = Weight(1, len(item), 1)
+            elif isinstance(item, _CONTAINERS):
+                known[id(item)] = leaf  # a value inside itself counts once
+                if _length(item) + len(stack) > MAX_TEMPLATE_VALUES:
+                    raise SecurityError(f"a value of it has more than {MAX_TEMPLATE_VALUES} parts")
+                if parts := _parts(item):
+                    self.step(8 * len(parts))
+                    alive.append(parts)
+                    stack.append((item, parts))
+                    stack += [(part, None) for part in parts]
+            else:
+                known[id(item)] = leaf
+        return known[id(value)]
 
-    def _check_replace(self, text: Any, old: Any, new: Any) -> None:
-        if all(isinstance(part, str | bytes) for part in (text, old, new)):
-            self.spend(len(text) + (len(text) // max(1, len(old)) + 1) * len(new))
-
-    def _check_percent(self, pattern: str | bytes, values: Any) -> None:
-        text = pattern if isinstance(pattern, str) else pattern.decode("latin-1")
-        widths = _PERCENT.findall(text)
-        for width in widths:
-            self.check_format(width)
-        self.spend(len(text) + len(widths) * _text_size(values))
-        self.spend(sum(int(n) for width in widths for n in _NUMBER.findall(width)))
+    def _advice(self) -> str:
+        return (
+            "the limits grow with the messages, and ChatTemplate(source, "
+            f"effort={2 * self._effort:g}) allows twice as much"
+        )
 
 
-def _is_iterable(value: Any) -> bool:
-    return isinstance(value, Iterable)
+def bytes_of(text: str | bytes) -> int:
+    """Upper bound of the bytes that a text holds, and its marks."""
+    if isinstance(text, bytes):
+        return len(text)
+    size = len(text) if text.isascii() else min(4 * len(text), sys.getsizeof(text))
+    return size + _SPAN * len(text.spans) if isinstance(text, MarkedText) else size
 
 
-def _text_size(value: Any) -> int:
-    """Upper bound of the length of ``str(value)``, near enough to spend."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, int | float) or value is None:
-        return 24
-    if isinstance(value, bytes):
-        return 4 * len(value)
-    found = _weight(value)
-    return found.size + 24 * found.nodes
-
-
-def _weight(value: Any) -> _Weight:
-    """Measure a nested value.
-
-    What is shared is counted each time it is met, but walked only once.
-    """
-    leaf = _Weight(1, 24, 1)
-    known: dict[int, _Weight] = {}
-    alive: list[list[Any]] = []  # so that no two values that are met have the same id
-    stack: list[tuple[Any, list[Any] | None]] = [(value, None)]
-    while stack:
-        item, parts = stack.pop()
-        if parts is not None:
-            met = [known.get(id(part), leaf) for part in parts]
-            known[id(item)] = _Weight(
-                1 + sum(part.nodes for part in met),
-                2 + sum(part.size + 4 for part in met),
-                1 + max(part.depth for part in met),
-            )
-        elif id(item) in known:
-            continue
-        elif isinstance(item, str | bytes):
-            known[id(item)] = _Weight(1, len(item), 1)
-        elif parts := _parts(item):
-            known[id(item)] = leaf  # a value inside itself counts once
-            alive.append(parts)
-            stack.append((item, parts))
-            stack += [(part, None) for part in parts]
-        else:
-            known[id(item)] = leaf
-    return known[id(value)]._replace(walked=len(known))
+def _length(value: Any) -> int:
+    return 8 if isinstance(value, LoopContext | Namespace | Cycler) else len(value)
 
 
 def _parts(value: Any) -> list[Any]:
+    """Values inside another one, and those that a filter reaches by the name of an attribute."""
     if isinstance(value, Namespace):
         value = vars(value)["_Namespace__attrs"]
     if isinstance(value, Mapping):
         return [part for pair in value.items() for part in pair]
-    if isinstance(value, list | tuple | set | frozenset | KeysView | ValuesView | ItemsView):
-        return list(value)
-    return []
+    if isinstance(value, LoopContext):
+        return [value.previtem, value.nextitem]
+    if isinstance(value, Cycler):
+        return list(value.items)
+    return list(value)

@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from rml.errors import ArgumentError, RmlError, TemplateError, TokenizerError
+from rml.files.limits import MAX_TEMPLATE_CHARS
 from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 
 __all__ = [
-    "MAX_TEMPLATE",
     "is_jinja",
     "looks_like_a_reference",
     "named_sources",
     "read_template",
     "template_source",
 ]
-
-MAX_TEMPLATE: Final = 1 << 20  # characters, or bytes of a file; the longest in use have 30 000
 
 _DELIMITERS: Final = ("{{", "{%", "{#")
 _SUFFIXES: Final = (".jinja", ".jinja2", ".j2")
@@ -82,9 +80,9 @@ def read_template(file: Path, error: type[RmlError] = TemplateError) -> str:
         if not file.is_file():  # a pipe, say, that nobody writes to
             raise error(f"{file}: this is not a regular file")
         with file.open("rb") as stream:
-            data = stream.read(MAX_TEMPLATE + 1)
-        if len(data) > MAX_TEMPLATE:
-            raise error(f"{file}: a template of more than {MAX_TEMPLATE} bytes")
+            data = stream.read(MAX_TEMPLATE_CHARS + 1)
+        if len(data) > MAX_TEMPLATE_CHARS:
+            raise error(f"{file}: a template of more than {MAX_TEMPLATE_CHARS} bytes")
         return data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as cause:
         raise error(f"{file}: cannot be read as UTF-8 text: {cause}") from cause

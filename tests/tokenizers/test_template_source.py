@@ -3,10 +3,10 @@
 import pytest
 
 from rml.errors import ArgumentError, CheckpointError, TemplateError, TokenizerError
+from rml.files.limits import MAX_TEMPLATE_CHARS
 from rml.tokenizers import ChatTemplate
 from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 from rml.tokenizers.template_source import (
-    MAX_TEMPLATE,
     named_sources,
     read_template,
     template_source,
@@ -68,7 +68,7 @@ def test_other_types(given):
     ("data", "words"),
     [
         (b"\xff\xfe{\0{\0", "UTF-8"),
-        (b"{{ 1 }}" + b" " * MAX_TEMPLATE, "more than"),
+        (b"{{ 1 }}" + b" " * MAX_TEMPLATE_CHARS, "more than"),
         (b"Just a text.\n", "no Jinja"),
         (b"", "no Jinja"),
     ],
