@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from rml.errors import ArgumentError
+from rml.ranges import callers_objects, plain_text, shown
 
 __all__ = ["given_path", "is_folder", "is_there"]
 
@@ -25,6 +26,10 @@ def is_folder(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
+# Of any operating system's paths; those of Linux may have 4,096 bytes.
+_LONGEST = 32_767
+
+
 def given_path(value: object, what: str = "a path") -> Path:
     """Check what a caller gave as a path; a ``~`` at its beginning is the home folder.
 
@@ -35,7 +40,16 @@ def given_path(value: object, what: str = "a path") -> Path:
     ArgumentError
         If it is no path, or an empty one.
     """
-    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    if not isinstance(text, str) or not text:
-        raise ArgumentError(f"{what} is expected, not {value!r}")
+    with callers_objects(what):
+        text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or not len(text := plain_text(text)):
+        raise ArgumentError(f"{what} is expected, not {shown(value)}")
+    if len(text) > _LONGEST:
+        raise ArgumentError(
+            f"{what} is expected, but a text of {len(text):,} characters is too long"
+        )
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"{what} is expected, but {shown(text)} is no name: {error}") from None
     return Path(os.path.expanduser(text))  # noqa: PTH111

@@ -16,6 +16,7 @@ from typing import Any, Final
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
 from rml.errors import ArgumentError, TemplateError
+from rml.ranges import callers_objects, plain_text
 from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 from rml.tokenizers.chat_messages import is_text_part, prepared, with_parsed_calls
 from rml.tokenizers.content_forms import readable
@@ -75,6 +76,7 @@ class ChatTemplate:
                 f"a chat template is a str of Jinja source, not {type(source).__name__}; "
                 "ChatTemplate.from_file reads a file"
             )
+        source = plain_text(source)
         if len(source) > MAX_TEMPLATE:
             raise TemplateError(
                 f"the chat template has {len(source)} characters; at most {MAX_TEMPLATE} are read"
@@ -179,6 +181,7 @@ class ChatTemplate:
         )
         return "".join(text for text, _ in parts)
 
+    @callers_objects("the conversation")
     def render_parts(
         self,
         messages: Sequence[Mapping[str, Any]],
