@@ -177,8 +177,10 @@ def listed(value: object) -> list[Any] | None:
 
 
 def iterated(value: object) -> list[Any] | None:
-    """Entries as `listed` has them, and also those of a set and of what can be read once only."""
-    if isinstance(value, Set) or (isinstance(value, Iterable) and not isinstance(value, Sized)):
+    """Entries as `listed` has them, also of a set, of what can be read once only, and keys."""
+    if isinstance(value, Set | Mapping) or (
+        isinstance(value, Iterable) and not isinstance(value, Sized)
+    ):
         with callers_objects(f"a {type(value).__name__}"):
             found = list(islice(value, _MOST_ENTRIES + 1))
         return found if len(found) <= _MOST_ENTRIES else None
