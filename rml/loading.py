@@ -26,7 +26,7 @@ from rml.llm.config import ModelConfig
 from rml.llm.decoder import DecoderLM
 from rml.memory_room import out_of_memory
 from rml.model import Model
-from rml.ranges import boolean, checked, integer
+from rml.ranges import boolean, checked, integer, shown
 from rml.tokenizers import Tokenizer, load_tokenizer
 from rml.tokenizers.end_tokens import within
 from rml.tokenizers.template_source import is_jinja
@@ -156,7 +156,7 @@ def _open(path: Path, arguments: dict[str, Any]) -> Model:
     if arguments["n_threads"] is not None:
         arguments["n_threads"] = checked("n_threads", arguments["n_threads"], integer(1))
     if not isinstance(pre := arguments["pre"], str | None):
-        raise ArgumentError(f"pre={pre!r} must be the name of a splitting rule")
+        raise ArgumentError(f"pre={shown(pre)} must be the name of a splitting rule")
     with out_of_memory(f"loading {path}"), ExitStack() as opened:
         checkpoint = opened.enter_context(open_checkpoint(path, mmap=arguments["mmap"]))
         model = _assemble(path, checkpoint, arguments)

@@ -9,27 +9,44 @@ as a list.
 """
 
 import math
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set, Sized
+from contextlib import contextmanager
+from itertools import islice
 from numbers import Integral, Real
+from reprlib import Repr
 from typing import Any
 
 import numpy as np
 
-from rml.errors import ArgumentError
+from rml.errors import ArgumentError, RmlError
 
 __all__ = [
     "Check",
     "biases",
     "boolean",
+    "callers_objects",
     "checked",
+    "functions",
     "integer",
+    "iterated",
     "listed",
     "number",
+    "one_of",
+    "plain_text",
+    "shown",
     "texts",
     "token_ids",
 ]
 
 Check = Callable[[object], Any]
+
+# Of what makes its entries when they are asked for, as a range does: six times the longest context
+# that is known. Of what is in memory already, as a list, there may be any number.
+_MOST_ENTRIES = 1 << 26
+
+_SHORT = Repr()
+_SHORT.maxlevel = 3
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
 def checked(name: str, value: object, check: Check) -> Any:  # noqa: ANN401 - as checked
@@ -43,7 +60,47 @@ def checked(name: str, value: object, check: Check) -> Any:  # noqa: ANN401 - as
     try:
         return check(value)
     except ValueError as error:
-        raise ArgumentError(f"{name}={value!r} {error}") from None
+        raise ArgumentError(f"{name}={shown(value)} {error}") from error.__cause__
+    except (MemoryError, RmlError):
+        raise
+    except Exception as error:
+        raise _unreadable(f"{name}={shown(value)}", error) from error
+
+
+@contextmanager
+def callers_objects(what: str) -> Iterator[None]:
+    """Turn what methods of a caller's objects raise into `ArgumentError`.
+
+    Numbers, texts and collections may be of classes of the caller's, whose `__float__`, `__eq__`,
+    `__iter__` and so on fail; and they may contain themselves.
+
+    Parameters
+    ----------
+    what : str
+        What is read.
+    """
+    try:
+        yield
+    except (MemoryError, RmlError):
+        raise
+    except Exception as error:
+        raise _unreadable(what, error) from error
+
+
+def _unreadable(what: str, error: Exception) -> ArgumentError:
+    return ArgumentError(f"{what} cannot be read: {type(error).__name__}: {error!s:.80}")
+
+
+def shown(value: object) -> str:
+    """Show a value in a message: on a short line, whatever it is.
+
+    A value may be of millions of entries, contain itself, or have no representation: that of an
+    integer of thousands of digits is refused by Python, and one of the caller's may raise.
+    """
+    try:
+        return " ".join(_SHORT.repr(value).split())
+    except Exception:  # noqa: BLE001 - of a method of the caller's object
+        return f"<{type(value).__name__}>"
 
 
 def number(low: float, high: float = math.inf, *, above: bool = False) -> Check:
@@ -101,18 +158,73 @@ def boolean(value: object) -> bool:
 def listed(value: object) -> list[Any] | None:
     """Entries of a list, a tuple, an array, a column of a table and the like; None of all else.
 
-    Texts, mappings and sets are no lists, nor is what can be read once only, or a whole table.
+    Texts, mappings and sets are no lists, nor is what can be read once only, a whole table, or what
+    has not as many entries as it says.
+
+    Raises
+    ------
+    ArgumentError
+        If a method of an object of the caller's raises.
     """
-    if isinstance(value, list):
+    if type(value) is list:
         return value
+    if isinstance(value, list):
+        return list.copy(value)  # not as a class of the caller's may have it
     if isinstance(value, str | bytes | bytearray | memoryview | Mapping | Set | type):
         return None
+    with callers_objects(f"a {type(value).__name__}"):
+        return _entries(value)
+
+
+def iterated(value: object) -> list[Any] | None:
+    """Entries as `listed` has them, also of a set, of what can be read once only, and keys."""
+    if isinstance(value, Set | Mapping) or (
+        isinstance(value, Iterable) and not isinstance(value, Sized)
+    ):
+        with callers_objects(f"a {type(value).__name__}"):
+            found = list(islice(value, _MOST_ENTRIES + 1))
+        return found if len(found) <= _MOST_ENTRIES else None
+    return listed(value)
+
+
+def _entries(value: Any) -> list[Any] | None:  # noqa: ANN401 - anything
     if hasattr(value, "tolist"):
         found = value.tolist()
         return found if isinstance(found, list) else None
     if hasattr(value, "__len__") and hasattr(value, "__iter__") and getattr(value, "ndim", 1) == 1:
-        return list(value)
+        n = len(value)
+        if n > _MOST_ENTRIES:
+            return None
+        found = list(islice(value, n + 1))
+        return found if len(found) == n else None
     return None
+
+
+def one_of(name: str, value: object, names: Collection[str]) -> Any:  # noqa: ANN401 - a literal
+    """Return the one of `names` that the argument `name` is.
+
+    Raises
+    ------
+    ArgumentError
+        If it is none of them.
+    """
+    text = plain_text(value) if isinstance(value, str) else None
+    if text is None or text not in names:
+        raise ArgumentError(f"{name} is {shown(value)}, but must be one of {', '.join(names)}")
+    return text
+
+
+def plain_text(value: str) -> str:
+    """Return a text of any class of texts as a plain one, whatever that class says of itself."""
+    return str.__str__(value)
+
+
+def functions(value: object) -> tuple[Callable[..., Any], ...]:
+    """Accept a function or several."""
+    values = listed(value) if isinstance(value, list | tuple) else [value]
+    if values is None or not all(map(callable, values)):
+        raise ValueError("must be a function or a list of functions")
+    return tuple(values)
 
 
 def texts(value: object) -> tuple[str, ...]:
@@ -120,9 +232,10 @@ def texts(value: object) -> tuple[str, ...]:
     values = [value] if isinstance(value, str) else _several(value)
     if values is None:
         raise ValueError("must be a text or a list of texts")
-    if not all(isinstance(text, str) and text for text in values):
+    found = tuple(plain_text(text) for text in values if isinstance(text, str))
+    if len(found) < len(values) or not all(found):
         raise ValueError("must hold texts only, none of them empty")
-    return tuple(map(str, values))
+    return found
 
 
 def token_ids(value: object) -> tuple[int, ...]:
@@ -136,7 +249,7 @@ def token_ids(value: object) -> tuple[int, ...]:
 
 def _several(value: object) -> list[Any] | None:
     """Entries where their order does not matter."""
-    return list(value) if isinstance(value, Set) else listed(value)
+    return iterated(value) if isinstance(value, Set) else listed(value)
 
 
 def biases(value: object) -> Mapping[int, float]:

@@ -15,6 +15,7 @@ from rml._kernels.block_formats import FORMATS
 from rml._kernels.pages import Pages
 from rml._kernels.step import Step
 from rml.errors import ArgumentError
+from rml.ranges import plain_text, shown
 
 Array = npt.NDArray[Any]
 
@@ -138,9 +139,11 @@ def row_numbers(rows: Array, n: int) -> None:
 
 def known_format(format_name: str) -> None:
     """Require a format that the kernels read."""
-    if not isinstance(format_name, str) or format_name not in WEIGHT_FORMATS:
+    if not isinstance(format_name, str) or plain_text(format_name) not in WEIGHT_FORMATS:
         known = ", ".join(sorted(WEIGHT_FORMATS))
-        raise ArgumentError(f"format {format_name!r} is not a weight format; known are {known}")
+        raise ArgumentError(
+            f"format {shown(format_name)} is not a weight format; known are {known}"
+        )
 
 
 def matrix(name: str, weight: Matrix) -> None:

@@ -69,7 +69,7 @@ def checked_context(
     OutOfMemory
         If keys, values and work arrays of its full length need more than there is now.
     """
-    n: int = checked("n_ctx", n_ctx, integer(1))
+    n: int = checked("n_ctx", n_ctx, integer(1, 2**63 - 1))
     room = memory_room.available()
     # The pages of the weights can be given back: they make a step slow, not impossible.
     bill = MemoryBill.of(config, weights=0, n_ctx=n, kv_type=kv_type, n_batch=n_batch)

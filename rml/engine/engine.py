@@ -27,6 +27,7 @@ from rml.errors import ArgumentError, ClosedError, OutOfMemory
 from rml.llm.decoder import DecoderLM
 from rml.llm.plan import RUNNING, Aborted, Plan
 from rml.llm.workspace import LEAST_OUTPUTS, MAX_ROWS
+from rml.ranges import checked, integer, one_of
 
 __all__ = ["Engine"]
 
@@ -121,8 +122,7 @@ class Engine:
 
     def store(self, kv_type: str) -> SequenceStore:
         """Return all sequences of a cache type."""
-        if not isinstance(kv_type, str) or kv_type not in KV_TYPES:
-            raise ArgumentError(f"kv_type is {kv_type!r}, but must be one of {', '.join(KV_TYPES)}")
+        kv_type = one_of("kv_type", kv_type, KV_TYPES)
         with BOOKS:
             if kv_type not in self._stores:
                 pools = [
@@ -159,8 +159,7 @@ class Engine:
         OutOfMemory
             If there are no pages for them.
         """
-        if not 1 <= n_tokens <= MAX_ROWS:
-            raise ArgumentError(f"n_tokens is {n_tokens}, but must be from 1 to {MAX_ROWS}")
+        n_tokens = checked("n_tokens", n_tokens, integer(1, MAX_ROWS))
         evaluator = self.decoder.evaluator([pool.pages for pool in sequence.store.pools])
         fork = sequence.fork()
         fork.reserve(n_tokens)

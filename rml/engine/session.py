@@ -22,7 +22,7 @@ from rml.llm.memory import largest_context
 from rml.llm.plan import Aborted, Plan
 from rml.llm.workspace import MAX_ROWS, aligned
 from rml.memory_room import available, bytes_asked, no_room
-from rml.ranges import integer, listed
+from rml.ranges import boolean, callers_objects, checked, integer, listed, shown
 
 __all__ = ["Owner", "Session", "checked_ids", "forward_together"]
 
@@ -150,6 +150,7 @@ class Session:
         Cancelled
             If `cancel` was called.
         """
+        all_logits = checked("all_logits", all_logits, boolean)
         return self._evaluated(ids, "all" if all_logits else "last", out)
 
     def step(self, token: int) -> F32:
@@ -254,10 +255,10 @@ class Session:
         """
         with self.use() as sequence:
             try:
-                length: int = integer(0, sequence.length)(n)
+                length: int = checked("n", n, integer(0, sequence.length))
             except ValueError:
                 raise ArgumentError(
-                    f"truncate({n!r}): an integer from 0 to {sequence.length} is needed"
+                    f"truncate({shown(n)}): an integer from 0 to {sequence.length} is needed"
                 ) from None
             sequence.truncate(length)
 
@@ -279,6 +280,7 @@ class Session:
         """
         if (entries := listed(ids)) is None:
             raise ArgumentError(f"keep_prefix takes a list of token ids, not {type(ids).__name__}")
+        whole = checked("whole", whole, boolean)
         with self.use() as sequence:
             return sequence.keep(entries if whole else entries[:-1])
 
@@ -585,14 +587,15 @@ def checked_ids(ids: Sequence[int] | npt.NDArray[np.integer], n_vocab: int) -> l
 
 def _id_array(tokens: object) -> npt.NDArray[np.integer]:
     """Ids in one dimension, at least one; a whole float is an integer, too."""
-    try:
-        ids = np.asarray(tokens)
-        if ids.dtype == np.object_:  # a column of a table: what its entries are
-            ids = np.asarray(ids.tolist())
-    except (ValueError, TypeError):
-        raise ArgumentError(
-            "tokens are lists of unequal length, but one or more ids in one list are needed"
-        ) from None
+    with callers_objects(f"a {type(tokens).__name__} of tokens"):
+        try:
+            ids = np.asarray(tokens)
+            if ids.dtype == np.object_:  # a column of a table: what its entries are
+                ids = np.asarray(ids.tolist())
+        except (ValueError, TypeError):
+            raise ArgumentError(
+                "tokens are lists of unequal length, but one or more ids in one list are needed"
+            ) from None
     if ids.ndim != 1 or ids.size == 0:
         found = f"of shape {ids.shape}" if ids.ndim else type(tokens).__name__
         advice = ": encode the text first" if isinstance(tokens, str | bytes) else ""

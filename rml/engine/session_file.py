@@ -50,7 +50,7 @@ from rml.files import Checkpoint
 from rml.files.digests import tensors_digest
 from rml.files.limits import MAX_JSON_BYTES
 from rml.files.mapped import file_size
-from rml.files.paths import given_path
+from rml.files.paths import given_path, readable_path
 from rml.files.replacing import replacing
 from rml.files.strict_json import parse_json
 from rml.llm.config import ModelConfig
@@ -283,7 +283,7 @@ def read_session(
     OutOfMemory
         If there is no memory for its pages.
     """
-    source = given_path(path)
+    source = readable_path(path)
     size = file_size(source)
     digest = hashlib.sha256()
     with _opened(source) as file:

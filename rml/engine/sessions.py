@@ -17,6 +17,7 @@ from rml.engine.session_file import (
 )
 from rml.errors import ClosedError
 from rml.files import Checkpoint
+from rml.files.paths import given_path
 from rml.llm.decoder import DecoderLM
 from rml.memory_room import out_of_memory
 from rml.ranges import checked, integer
@@ -111,11 +112,12 @@ class Sessions:
         self, path: str | os.PathLike[str], n_ctx: int | None = None, kv_type: str | None = None
     ) -> Session:
         """Open a session that was saved; `Model.load_session` says what the arguments mean."""
+        file = given_path(path)
         session = self.open(n_ctx, kv_type)
         try:
-            with out_of_memory(f"the session {path}"), session.use() as sequence:
+            with out_of_memory(f"the session {file}"), session.use() as sequence:
                 read_session(
-                    path,
+                    file,
                     sequence,
                     self.engine.reserve,
                     n_ctx=session.n_ctx,

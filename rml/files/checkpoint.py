@@ -207,7 +207,7 @@ def open_checkpoint(path: str | os.PathLike[str], *, mmap: bool = True) -> Check
     """
     location = readable_path(path)
     mmap = checked("mmap", mmap, boolean)
-    with out_of_memory(f"the headers of {path}"), ExitStack() as opened:
+    with out_of_memory(f"the headers of {location}"), ExitStack() as opened:
         checkpoint = opened.enter_context(_opened(location))
         if mmap:
             checkpoint.require_unchanged()  # while its headers were read

@@ -8,6 +8,7 @@ from rml.files import hub_names
 from rml.files.known import KNOWN
 from rml.files.local import find
 from rml.files.paths import is_there, readable_path
+from rml.ranges import plain_text
 
 __all__ = ["NotPulled", "locate"]
 
@@ -39,6 +40,7 @@ def locate(name: str | os.PathLike[str]) -> Path:
     path = readable_path(name, "a path or the name of a model")
     if not isinstance(name, str):
         return path
+    name = plain_text(name)
     if found := find(name):
         return found
     # A path whose folder exists is a mistyped file, not a repository of the Hub.

@@ -10,6 +10,7 @@ from reprlib import repr as brief  # of whatever a caller gave: bounded in depth
 
 from rml.errors import ArgumentError, CheckpointError
 from rml.files.limits import MAX_NAME_BYTES, MAX_PATH_BYTES
+from rml.ranges import callers_objects, plain_text, shown
 
 __all__ = ["given_name", "given_path", "is_folder", "is_there", "readable_path"]
 
@@ -37,15 +38,10 @@ def given_path(value: object, what: str = "a path") -> Path:
     ArgumentError
         If it is no path, or an empty one.
     """
-    try:
+    with callers_objects(what):
         text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    except Exception as error:  # whatever a caller's class raises
-        raise ArgumentError(
-            f"{what} is expected, and the {type(value).__name__} that was given fails to say its "
-            f"own: {type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(text, str) or not text:
-        raise ArgumentError(f"{what} is expected, not {brief(value)}")
+    if not isinstance(text, str) or not len(text := plain_text(text)):
+        raise ArgumentError(f"{what} is expected, not {shown(value)}")
     # The home folder of somebody with a NUL in the name cannot even be asked for.
     return Path(text if "\0" in text else os.path.expanduser(text))  # noqa: PTH111
 
@@ -76,7 +72,7 @@ def given_name(value: object) -> str:
         If nothing can be called so.
     """
     if not isinstance(value, str):
-        raise ArgumentError(f"the name of a model is expected, not {brief(value)}")
+        raise ArgumentError(f"the name of a model is expected, not {shown(value)}")
     _refuse_impossible(value)
     return value
 

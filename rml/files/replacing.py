@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rml.errors import SaveError
+from rml.files.limits import MAX_PATH_BYTES
+from rml.ranges import shown
 
 __all__ = ["replacing"]
 
@@ -56,6 +58,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     if "\0" in str(path):
         raise SaveError(f"{str(path)!r} is not a file name: it holds a NUL character")
+    if len(str(path)) > MAX_PATH_BYTES:
+        raise SaveError(f"{shown(str(path))}: the name is too long for a file")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise SaveError(f"{shown(str(path))} is not a file name: {error.reason}") from error
     target = Path(os.path.realpath(path))
     if target.exists():
         kind = target.stat().st_mode

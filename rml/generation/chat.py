@@ -16,6 +16,7 @@ from rml.generation.chat_arguments import (
     given_tools,
 )
 from rml.generation.prompts import Prompt
+from rml.ranges import callers_objects
 from rml.tokenizers import Tokenizer
 from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 from rml.tokenizers.chat_messages import text_of
@@ -93,6 +94,7 @@ class ChatPrompts:
         own = self._tokenizer.chat_templates.get("tool_use")
         return _compiled(own) if own is not None and self.source is None else self.template
 
+    @callers_objects("the conversation")
     def parts(
         self,
         messages: Messages,
@@ -144,6 +146,7 @@ class ChatPrompts:
 
         return render
 
+    @callers_objects("the conversation")
     def ids(
         self,
         messages: Messages,
@@ -157,6 +160,7 @@ class ChatPrompts:
     def _encoded(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
         return self._tokenizer.encode_parts(parts, self._tokenizer.add_bos)
 
+    @callers_objects("the conversation")
     def prompt(
         self,
         messages: Messages,
@@ -196,6 +200,7 @@ class ChatPrompts:
         return Prompt(ids, len(whole) - len(ids), is_chat=True)
 
 
+@callers_objects("the conversation")
 def without_system(messages: Messages) -> list[Message]:
     """Write system messages at the beginning into the first user message, a blank line between.
 

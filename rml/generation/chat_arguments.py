@@ -29,6 +29,8 @@ _FORM: Final = '[{"role": "user", "content": "Hello"}]'
 _ARGUMENTS: Final = frozenset({"continue_final_message", "now"})
 # What a rendering fills in itself.
 _OWN: Final = frozenset({"add_generation_prompt", "messages", "self", "strftime_now", "tools"})
+# Modules of frames that are no caller's: `callers_objects` decorates functions.
+_OURS: Final = frozenset({"contextlib", "rml"})
 # Kinds of content that are for models with eyes and ears.
 _MEDIA: Final = frozenset({"audio", "file", "image", "video"})
 
@@ -148,7 +150,7 @@ def _callers_level() -> int:
     """Stack level, for a warning of the calling function, of the first caller outside rml."""
     level = 1
     frame = sys._getframe(1)  # noqa: SLF001 - the only way to the stack that costs nothing
-    while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] == "rml":
+    while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] in _OURS:
         frame = frame.f_back
         level += 1
     return level

@@ -10,10 +10,10 @@ from rml.engine.sequence import Sequence
 from rml.engine.session import checked_ids
 from rml.engine.sessions import Sessions
 from rml.engine.work import Evaluation
-from rml.errors import ArgumentError, NumericError
+from rml.errors import NumericError
 from rml.generation.texts import evaluate_together
 from rml.llm.evaluator import Evaluator
-from rml.ranges import boolean, checked
+from rml.ranges import boolean, checked, one_of
 from rml.sampling.candidates import Floats
 
 __all__ = ["POOLINGS", "Pooling", "embed"]
@@ -57,8 +57,7 @@ def embed(
         If a vector is not finite, or zero where it should be normalized.
     """
     checked("normalize", normalize, boolean)
-    if not isinstance(pooling, str) or pooling not in POOLINGS:
-        raise ArgumentError(f"pooling={pooling!r} must be one of {', '.join(POOLINGS)}")
+    pooling = one_of("pooling", pooling, POOLINGS)
     prompts = [checked_ids(ids, sessions.n_vocab) for ids in prompts]
     width = sessions.d_model
     vectors = np.empty((len(prompts), width), np.float32)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rml.errors import ArgumentError
-from rml.ranges import listed, token_ids
+from rml.ranges import listed, plain_text, token_ids
 from rml.tokenizers import Tokenizer
 
 __all__ = [
@@ -64,7 +64,7 @@ def given_prompts(value: object) -> tuple[list[str | list[int]], bool]:
         If it is something else, or an id is no integer.
     """
     if isinstance(value, str):
-        return [str(value)], False
+        return [plain_text(value)], False
     entries = listed(value)
     if entries is None:
         raise ArgumentError(_no_prompt(value))
@@ -88,7 +88,7 @@ def given_prompt(value: object) -> str | list[int]:
 def _given_in_list(value: object, index: int) -> str | list[int]:
     name = f"prompt {index} of the list"
     if isinstance(value, str):
-        return str(value)
+        return plain_text(value)
     entries = listed(value)
     if entries is None:
         raise ArgumentError(f"{name}: {_no_prompt(value)}")

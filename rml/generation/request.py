@@ -15,7 +15,7 @@ import numpy as np
 
 from rml.engine.session import Session
 from rml.errors import ArgumentError
-from rml.ranges import Check, boolean, checked, integer, texts, token_ids
+from rml.ranges import Check, boolean, checked, functions, integer, plain_text, texts, token_ids
 from rml.sampling.sampler import LogitsProcessor, Mask
 from rml.sampling.settings import SamplingSettings
 
@@ -264,14 +264,7 @@ def _minus_one_is_none(check: Check) -> Check:
     return lambda value: None if isinstance(value, Real) and value == -1 else check(value)
 
 
-def _functions(value: object) -> tuple[Any, ...]:
-    functions = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-    if not all(map(callable, functions)):
-        raise ValueError("must be a function or a list of functions")
-    return functions
-
-
-def _function(value: object) -> Any:  # noqa: ANN401 - any function
+def _function(value: object) -> Any:  # noqa: ANN401 - a function
     if not callable(value):
         raise ValueError("must be a function")  # noqa: TRY004 - the contract of a check
     return value
@@ -290,9 +283,9 @@ def _mask(value: object) -> Any:  # noqa: ANN401 - an array or a function
 
 
 def _truncate(value: object) -> str:
-    if not isinstance(value, str) or value != "left":
+    if not isinstance(value, str) or plain_text(value) != "left":
         raise ValueError("must be 'left'")
-    return value
+    return "left"
 
 
 def _logprobs(value: object) -> bool | int:
@@ -305,7 +298,7 @@ _CHECKS: Mapping[str, Check] = {
     "stop_token_ids": lambda value: frozenset(token_ids(value)),
     "ignore_eos": boolean,
     "seed": _minus_one_is_none(integer(0, 2**64 - 1)),
-    "logits_processor": _functions,
+    "logits_processor": functions,
     "mask": _mask,
     "logprobs": _logprobs,
     "top_logprobs": integer(0, 20),

@@ -14,8 +14,7 @@ the ACM 18(6), 1975), so the time is linear in the text whatever the stop string
 from collections import deque
 from collections.abc import Iterable
 
-from rml.errors import ArgumentError
-from rml.ranges import texts
+from rml.ranges import checked, iterated, texts
 
 __all__ = ["StopFilter"]
 
@@ -73,6 +72,11 @@ class _Automaton:
         return self.steps[state].get(character, 0)
 
 
+def _stops(value: object) -> tuple[str, ...]:
+    entries = None if isinstance(value, str) else iterated(value)
+    return texts(value if entries is None else entries)
+
+
 class StopFilter:
     """Passes text on until a stop string begins.
 
@@ -100,10 +104,7 @@ class StopFilter:
     """
 
     def __init__(self, stop: str | Iterable[str] = ()) -> None:
-        try:
-            stops = texts(stop if isinstance(stop, str) else list(stop))
-        except (TypeError, ValueError) as error:
-            raise ArgumentError(f"stop={stop!r}: {error}") from None
+        stops = checked("stop", stop, _stops)
         self._automaton = _Automaton(stops)
         self._state = 0
         self._held: deque[str] = deque()  # pieces that were not passed on yet

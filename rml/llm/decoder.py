@@ -13,6 +13,7 @@ from rml.llm.evaluator import Evaluator
 from rml.llm.layers import LayerGroup
 from rml.llm.recipe import Recipe, require_covered
 from rml.llm.weight_source import WeightSource
+from rml.ranges import one_of
 
 __all__ = ["DecoderLM"]
 
@@ -62,10 +63,7 @@ class DecoderLM:
         n_threads: int | None = None,
         n_ctx: int | None = None,
     ) -> None:
-        if not isinstance(compute, str) or compute not in COMPUTE_MODES:
-            raise ArgumentError(
-                f"compute is {compute!r}, but must be one of {', '.join(COMPUTE_MODES)}"
-            )
+        compute = one_of("compute", compute, COMPUTE_MODES)
         self.config = config if config is not None else ModelConfig.from_checkpoint(checkpoint)
         self.compute = compute
         self.n_threads = resolve_threads(n_threads)

@@ -19,11 +19,11 @@ from rml import _kernels
 from rml._kernels.pages import KV_TYPES, PAGE_SIZE, Pages, PageTable, pages_for, scale_group
 from rml._kernels.step import Step
 from rml._kernels.threads import default_threads
-from rml.errors import ArgumentError
 from rml.llm.config import ModelConfig
 from rml.llm.recipe import Recipe
 from rml.llm.weight_source import Formats, Outline
 from rml.llm.workspace import CAPACITIES, MAX_ROWS, Workspace
+from rml.ranges import one_of
 
 __all__ = [
     "LIST_BYTES_PER_TOKEN",
@@ -128,8 +128,7 @@ def kv_bytes_per_token(config: ModelConfig, kv_type: str) -> int:
         ``"f32"``, ``"f16"``, or ``"int8"``, which adds one f32 scale for each group of channels:
         the largest power of two that divides head_dim, at most 32.
     """
-    if not isinstance(kv_type, str) or kv_type not in KV_TYPES:
-        raise ArgumentError(f"kv_type is {kv_type!r}, but must be one of {', '.join(KV_TYPES)}")
+    kv_type = one_of("kv_type", kv_type, KV_TYPES)
     row = config.kv_size * np.dtype(KV_TYPES[kv_type]).itemsize
     if kv_type == "int8":
         row += 4 * (config.kv_size // scale_group(config.head_dim))

@@ -25,6 +25,7 @@ from rml.errors import ArgumentError
 from rml.limits import Limits
 from rml.llm.operation import Operation
 from rml.llm.profile import Profile, Timing
+from rml.ranges import checked, integer
 
 __all__ = ["RUNNING", "Aborted", "Plan"]
 
@@ -141,8 +142,7 @@ class Plan:
         The arrays of the plan are overwritten, so a profile belongs between sequences. `abort` is
         not looked at.
         """
-        if repeats < 1:
-            raise ArgumentError(f"repeats is {repeats}, but at least 1 is needed")
+        repeats = checked("repeats", repeats, integer(1))
         best, seconds = float("inf"), np.zeros(len(self))
         with RUNNING:
             self._check()

@@ -27,6 +27,7 @@ _SLOTS = 128
 
 # More than any difference of logits, and far inside float32.
 _LARGEST_PENALTY = 1e30
+_LARGEST_POWER = 1e300  # inside float64
 
 
 class Window:
@@ -235,7 +236,8 @@ def phrase_penalties(
         return {}
     longest = limit
     if base > 1:  # beyond this length the penalty would no longer grow
-        room = (math.log(_LARGEST_PENALTY) - math.log(multiplier)) / math.log(base)
+        largest = min(math.log(_LARGEST_PENALTY) - math.log(multiplier), math.log(_LARGEST_POWER))
+        room = largest / math.log(base)
         longest = min(longest, allowed_length + max(0, math.floor(room)))
     lengths: dict[int, int] = {}
     for end, length in _repeats(tokens, allowed_length, longest):

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from rml import _kernels
 from rml._kernels.ieee import ieee
 from rml.errors import ArgumentError
-from rml.ranges import checked, integer
+from rml.ranges import checked, functions, integer, shown, token_ids
 from rml.sampling import stages
 from rml.sampling.candidates import Candidates, Floats, first_of_largest, no_numbers
 from rml.sampling.chance import Draw, chance
@@ -89,18 +89,26 @@ class Sampler:
         mask: Mask | None = None,
         token_bytes: Callable[[int], bytes] | None = None,
     ) -> None:
+        if not isinstance(settings, SamplingSettings | None):
+            raise ArgumentError(f"settings are SamplingSettings, not {type(settings).__name__}")
+        if n_tokens is not None:
+            n_tokens = checked("n_tokens", n_tokens, integer(1))
+        banned = checked("banned", banned, token_ids)
+        processors = checked("processors", processors, functions)
         self.settings = (settings or SamplingSettings()).in_effect()
         self.seed: int = checked("seed", seed, integer(0, 2**64 - 1))
         self._n_tokens = n_tokens
         limit = 2**63 if n_tokens is None else n_tokens  # ids are integers of 64 bits
         for name, ids in (("logit_bias", self.settings.logit_bias), ("banned", banned)):
             if (largest := max(ids, default=-1)) >= limit:
-                raise ArgumentError(f"{name} names token {largest} of a vocabulary of {limit}")
+                raise ArgumentError(
+                    f"{name} names token {shown(largest)} of a vocabulary of {limit}"
+                )
         suppressed = {i for i in self.settings.suppress_tokens if i < limit}
         self._banned = np.asarray(sorted({*banned, *suppressed}), np.int64)
         self._bias_ids = np.fromiter(self.settings.logit_bias, np.int64)
         self._biases = np.fromiter(self.settings.logit_bias.values(), np.float32)
-        self._processors = tuple(processors)
+        self._processors = processors
         self._mask = mask
         self._keeps_text = bool(self._processors) or callable(mask)
         self._said: list[int] = []

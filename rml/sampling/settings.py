@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rml.errors import ArgumentError, CheckpointError
-from rml.ranges import Check, biases, integer, listed, number, texts, token_ids
+from rml.ranges import Check, biases, checked, integer, listed, number, texts, token_ids
 
 __all__ = [
     "GREEDY_BELOW",
@@ -195,11 +195,8 @@ class SamplingSettings:
     def __post_init__(self) -> None:
         for setting in fields(self):
             if check := setting.metadata.get("check"):
-                value = getattr(self, setting.name)
-                try:
-                    object.__setattr__(self, setting.name, check(value))
-                except ValueError as error:
-                    raise ArgumentError(f"{setting.name}={value!r} {error}") from None
+                value = checked(setting.name, getattr(self, setting.name), check)
+                object.__setattr__(self, setting.name, value)
 
     def __str__(self) -> str:
         lists = {"suppress_tokens": self.suppress_tokens, "logit_bias": self.logit_bias}

@@ -9,6 +9,7 @@ Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2
 """
 
 from rml.errors import ArgumentError
+from rml.ranges import plain_text
 
 __all__ = ["BYTE_TO_CHAR", "CHAR_TO_BYTE", "as_bytes", "as_text", "from_visible", "to_visible"]
 
@@ -43,7 +44,7 @@ def from_visible(text: str) -> bytes:
 def as_text(data: str | bytes) -> str:
     """Text to tokenize: bytes that are not UTF-8 become lone surrogates (``surrogateescape``)."""
     if isinstance(data, str):
-        return data
+        return plain_text(data)
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data).decode("utf-8", "surrogateescape")
     raise ArgumentError(f"text is str or bytes, not {type(data).__name__}")

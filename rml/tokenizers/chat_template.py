@@ -8,7 +8,7 @@ the template wrote from the content of messages, so that no content can forge a 
 import datetime as dt
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from jinja2.exceptions import SecurityError, TemplateSyntaxError
 from rml.errors import ArgumentError, CheckpointError, TemplateError
 from rml.files.limits import MAX_TEMPLATE_CHARS
 from rml.files.paths import readable_path
+from rml.ranges import callers_objects, iterated, plain_text
 from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 from rml.tokenizers.chat_messages import is_text_part, prepared, with_parsed_calls
 from rml.tokenizers.content_forms import readable
@@ -83,6 +84,7 @@ class ChatTemplate:
                 f"a chat template is a str of Jinja source, not {type(source).__name__}; "
                 "ChatTemplate.from_file reads a file"
             )
+        source = plain_text(source)
         if len(source) > MAX_TEMPLATE_CHARS:
             raise TemplateError(
                 f"the chat template has {len(source)} characters; at most {MAX_TEMPLATE_CHARS} are "
@@ -199,6 +201,7 @@ class ChatTemplate:
         )
         return "".join(text for text, _ in parts)
 
+    @callers_objects("the conversation")
     def render_parts(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -218,10 +221,11 @@ class ChatTemplate:
             raise ArgumentError(
                 "continue_final_message and add_generation_prompt exclude each other"
             )
-        if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        entries = None if isinstance(messages, str | bytes | Mapping) else iterated(messages)
+        if entries is None:
             raise ArgumentError(f"messages are a list of mappings, not {type(messages).__name__}")
         copies = Copies()
-        checked = prepared(copies.of(list(messages), "messages"), self._names)
+        checked = prepared(copies.of(entries, "messages"), self._names)
         mark = ""
         if continue_final_message:
             mark = f"\ue000{secrets.token_hex(8)}\ue001 "

@@ -41,7 +41,7 @@ def load_tokenizer(path: str | os.PathLike[str], *, pre: str | None = None) -> T
         The file cannot be opened.
     """
     file = readable_path(path)
-    with out_of_memory(f"the tokenizer of {path}"):
+    with out_of_memory(f"the tokenizer of {file}"):
         return _loaded(file, pre)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rml.errors import ArgumentError, RmlError, TemplateError, TokenizerError
 from rml.files.limits import MAX_TEMPLATE_CHARS
+from rml.ranges import callers_objects, plain_text
 from rml.tokenizers.builtin_templates import BUILTIN_TEMPLATES
 
 __all__ = [
@@ -44,6 +45,7 @@ def template_source(given: str | os.PathLike[str], own: Mapping[str, str]) -> st
     """
     named = BUILTIN_TEMPLATES | dict(own)
     if isinstance(given, str):
+        given = plain_text(given)
         if given in named:
             return named[given]
         if is_jinja(given):
@@ -136,6 +138,8 @@ def looks_like_a_reference(text: str) -> bool:
 
 
 def _file(given: str | os.PathLike[str]) -> Path | None:
+    with callers_objects("chat_template"):
+        given = os.fspath(given)
     try:
         file = Path(given)
         return file if file.is_file() else None

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from rml.errors import ArgumentError
 from rml.memory_room import out_of_memory
+from rml.ranges import boolean, checked, iterated, plain_text, shown
 from rml.tokenizers.byte_level import as_bytes, as_text
 from rml.tokenizers.end_tokens import within
 from rml.tokenizers.gguf_tokenizer import gguf_parts
@@ -100,6 +101,8 @@ class Tokenizer:
             The vocabulary is missing or broken, of a kind that rml does not have, or its splitting
             rule is unknown.
         """
+        if pre is not None:
+            pre = checked("pre", pre, _rule_name)
         where = path or "the metadata"
         return cls(gguf_parts(metadata, where, pre), where)
 
@@ -135,6 +138,8 @@ class Tokenizer:
             Whether the text of a control token means that token. Leave it off for text that
             others wrote.
         """
+        add_special = checked("add_special", add_special, boolean)
+        parse_special = checked("parse_special", parse_special, boolean)
         pieces = self._specials.split(as_text(text), control=parse_special)
         ids = self._model.encode(pieces, control=parse_special)
         return [*self._before, *ids, *self._after] if add_special else ids
@@ -216,10 +221,9 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that one token stands for; those of a control token are its name."""
-        try:
-            found = self._bytes.get(token_id)
-        except TypeError:  # unhashable: no number
-            found = None
+        if type(token_id) is not int:
+            (token_id,) = _token_ids([token_id])
+        found = self._bytes.get(token_id)
         if found is None:
             (token_id,) = _token_ids([token_id])
             if token_id >= self.n_vocab:
@@ -232,11 +236,15 @@ class Tokenizer:
 
     def is_special(self, token_id: int) -> bool:
         """Whether a token is a control token, which `decode` leaves out."""
+        if type(token_id) is not int:
+            (token_id,) = _token_ids([token_id])
         return token_id in self._control
 
     def token_id(self, text: str) -> int | None:
         """Id of the special token that is written so; None if there is none."""
-        return self._named.get(text)
+        if not isinstance(text, str):
+            raise ArgumentError(f"the text of a token is a str, not {type(text).__name__}")
+        return self._named.get(plain_text(text))
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -296,6 +304,9 @@ class _Pieces:
     """
 
     def __init__(self, tokenizer: Tokenizer, skip_special: bool, previous: int | None) -> None:
+        skip_special = checked("skip_special", skip_special, boolean)
+        if previous is not None:
+            (previous,) = _token_ids([previous])
         self._tokenizer = tokenizer
         self._skip = tokenizer._control if skip_special else frozenset()  # noqa: SLF001
         self._fragments = tokenizer._fragments  # noqa: SLF001  # one class in two
@@ -334,21 +345,26 @@ class _Pieces:
         return b"".join(pieces)
 
 
+def _rule_name(value: object) -> str:
+    if not isinstance(value, str) or len(text := plain_text(value)) > 200:
+        raise ValueError("must be the name of a splitting rule")
+    return text
+
+
 def _token_ids(ids: int | Iterable[int]) -> list[int]:
     """One id or several, as plain integers."""
     if isinstance(ids, str | bytes | bytearray):
         raise ArgumentError(f"token ids are integers, not {type(ids).__name__}: {ids!r:.60}")
-    try:
-        given: list[Any] = [ids] if isinstance(ids, Integral) else list(ids)  # type: ignore[arg-type]
-    except TypeError:
+    given = None if isinstance(ids, Integral) else iterated(ids)
+    if given is None:
         given = [ids]
     found = []
     for i in given:
         try:
             value = index(i)
-        except TypeError:
+        except Exception:  # noqa: BLE001 - no integer, or of a class of the caller's
             value = -1
         if value < 0:
-            raise ArgumentError(f"{i!r:.60} is not a token id, an integer that is at least 0")
+            raise ArgumentError(f"{shown(i)} is not a token id, an integer that is at least 0")
         found.append(value)
     return found

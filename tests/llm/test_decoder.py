@@ -264,7 +264,7 @@ def test_plan_can_be_read_and_timed(decoder, cache):
     head = timings[-1]
     assert head.operation.products == 288 * 32
     assert head.gigaproducts_per_second > 0
-    with pytest.raises(ArgumentError, match="n_tokens is 0"):
+    with pytest.raises(ArgumentError, match="n_tokens=0 must be"):
         cache.plan(0)
 
 

@@ -157,7 +157,7 @@ def test_a_profile_prints_equal_operations_of_all_layers_as_one_line(plan):
 
 
 def test_no_run_is_no_profile(plan):
-    with pytest.raises(ArgumentError, match="repeats is 0"):
+    with pytest.raises(ArgumentError, match="repeats=0 must be"):
         plan.profile(repeats=0)
 
 
