@@ -370,7 +370,12 @@ class Sandbox(SandboxedEnvironment):
         return lambda left, right: self.compare(key, left, right)
 
     def _printing_test(self, test: Any) -> Callable[..., Any]:
-        return lambda value: test(self.allowance.check_text(value))
+        def guarded(value: Any) -> Any:
+            text = str(self.allowance.check_text(value))
+            self.allowance.work(len(text))
+            return test(text)
+
+        return guarded
 
     def _raise_exception(self, message: Any) -> None:
         raise RefusalError(str(self.allowance.check_text(message)))
