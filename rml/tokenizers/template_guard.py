@@ -12,12 +12,13 @@ A template comes with the model file, from a stranger. An `Allowance` is made fo
   arguments before it is made (`rml.tokenizers.template_costs`), and refused if it is too much.
 
 What one call can still do, at the limits of `rml.files.limits`, measured on one core of a small
-virtual machine: a search backwards of 2**27 comparisons 25 ms, forwards through 64 MB 90 ms; making
-a text of 64 MB 40 ms, or lower case of 32 MB; sorting 10**5 texts 25 ms; a test of equality of
-2**18 shared values 2 ms; JSON of 2**18 values 16 ms; 10**6 pieces of a split 10 ms. So the clock is
-late by a tenth of a second at most. A template can use its time twice, as `content_forms` renders
-with stand-ins before: 3 s in all, and about 300 MB at their peak, because bytes are counted when
-they are made for good, and a result stands beside its parts for a moment.
+virtual machine: a search backwards of 2**27 comparisons 25 ms, forwards through 64 MB 230 ms;
+making a text of 64 MB 40 ms, or lower case of 32 MB; sorting 10**5 texts 25 ms; a test of equality
+of 2**17 shared values 1 ms; JSON of 2**18 values 16 ms; 800 000 pieces of a split 7 ms. So the
+clock is late by a quarter of a second at most. A template can use its time twice, as
+`content_forms` renders with stand-ins before: 3 s in all. Its memory peaked at 100 MB in trials
+with hostile templates; 200 MB are to be reckoned with, as a result stands beside its parts for a
+moment.
 
 A child process with limits of its own was weighed for templates that come from files, and not
 chosen. Measured on that machine: a spawned child that imports what is needed takes 0.6 s and 44 MB
