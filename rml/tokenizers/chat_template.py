@@ -243,30 +243,29 @@ class ChatTemplate:
             given["add_generation_prompt"] = add_generation_prompt
         given = {name: value for name, value in given.items() if value is not UNSET}
         functions = tuple(value for value in given.values() if callable(value))
-        text = self._run(given, copies.size, functions)
+        trying, real = (Allowance(copies.size, self.effort, functions) for _ in range(2))
+        text = self._run(given, trying, real)
         if mark:
             text = _cut_at(text, mark)
         return list(_parts(text))
 
-    def _run(self, variables: dict[str, Any], size: int, functions: tuple[Any, ...]) -> MarkedText:
+    def _run(self, variables: dict[str, Any], trying: Allowance, real: Allowance) -> MarkedText:
         """Render; where that fails, once more with arguments of tool calls as mappings."""
 
-        def allowance() -> Allowance:
-            return Allowance(size, self.effort, functions)
-
         def render(messages: Sequence[dict[str, Any]]) -> MarkedText:
+            self._sandbox.allowance.forget()
             context = self._template.new_context(variables | {"messages": messages})
             return self._sandbox.join(self._template.root_render_func(context))
 
-        with self._sandbox.running(allowance()):
+        with self._sandbox.running(trying):
             messages = readable(variables["messages"], render, self._names)
         try:
-            with self._sandbox.running(allowance()):
+            with self._sandbox.running(real):
                 return render(messages)
         except Exception as error:
             parsed = with_parsed_calls(variables["messages"])
             if parsed is not None and not isinstance(error, SecurityError):
-                return self._run(variables | {"messages": parsed}, size, functions)
+                return self._run(variables | {"messages": parsed}, trying, real)
             if isinstance(error, RefusalError):
                 raise TemplateError(str(error.message)) from None
             reason = str(error) if isinstance(error, SecurityError) else _described(error)

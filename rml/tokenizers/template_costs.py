@@ -13,6 +13,7 @@ from jinja2.runtime import LoopContext, Macro
 from jinja2.utils import Cycler, Joiner
 
 from rml.files.limits import MAX_TEMPLATE_DATE
+from rml.tokenizers.marked_text import is_written
 from rml.tokenizers.template_guard import Allowance, bytes_of
 
 # ruff: noqa: ANN401, SIM905  # words in a row read better than a list; a template's values are whatever messages hold
@@ -66,7 +67,9 @@ def charge_operator(allowance: Allowance, operator: str, left: Any, right: Any) 
         for sized, count in ((left, right), (right, left)):
             if isinstance(count, int):
                 if isinstance(sized, str | bytes):
-                    allowance.room(bytes_of(sized) * max(count, 0))
+                    size = len(sized) * (1 if sized.isascii() else 4)  # the marks grow together
+                    size = size if is_written(sized) else bytes_of(sized)
+                    allowance.room(size * max(count, 0))
                 elif isinstance(sized, list | tuple):
                     allowance.room(8 * len(sized) * max(count, 0))
     elif operator == "**":
@@ -292,6 +295,8 @@ def _elements(allowance: Allowance, value: Any, args: Sequence[Any]) -> None:
     elif hasattr(value, "__len__"):
         allowance.room(8 * len(value))
         allowance.step(len(value))
+        if isinstance(value, range):
+            allowance.hold(32 * len(value))
     for count in args:  # columns are made, full or not
         if type(count) is int and count > 0:
             allowance.hold_elements(count)

@@ -11,17 +11,21 @@ A template comes with the model file, from a stranger. An `Allowance` is made fo
 * Single calls: nothing can stop one call into C, so its work is computed from the sizes of its
   arguments before it is made (`rml.tokenizers.template_costs`), and refused if it is too much.
 
-What one call can still do, at the limits of `rml.files.limits`, measured on a slow core: a search
-or a test of equality of 2**27 comparisons 90 ms; a walk through 2**20 shared values 1 ms, as shared
-values are walked once; sorting 10**5 texts 60 ms; making a text of 2**25 characters 15 ms; a list
-of 10**5 numbers 5 ms. So the clock is late by a tenth of a second at most.
+What one call can still do, at the limits of `rml.files.limits`, measured on one core of a small
+virtual machine: a search backwards of 2**27 comparisons 25 ms, forwards through 64 MB 230 ms;
+making a text of 64 MB 40 ms, or lower case of 32 MB; sorting 10**5 texts 25 ms; a test of equality
+of 2**17 shared values 1 ms; JSON of 2**18 values 16 ms; 800 000 pieces of a split 7 ms. So the
+clock is late by a quarter of a second at most. A template can use its time twice, as
+`content_forms` renders with stand-ins before: 3 s in all. Its memory peaked at 100 MB in trials
+with hostile templates; 200 MB are to be reckoned with, as a result stands beside its parts for a
+moment.
 
 A child process with limits of its own was weighed for templates that come from files, and not
-chosen. Measured: a spawned child that imports what is needed takes 250 ms and 40 MB, and a round
-trip with 2000 messages 4 ms, against 0.1 ms for a short chat. Windows and macOS spawn children,
-which run a main module again that has no guard, so ``rml.load`` would break scripts and notebooks
-of strangers to it; embedding programs have no interpreter to start; ``RLIMIT_AS`` is not there on
-Windows and does nothing on macOS. It would bound what is bounded already.
+chosen. Measured on that machine: a spawned child that imports what is needed takes 0.6 s and 44 MB
+to start, and a round trip 9 ms, where a short chat takes 0.1 ms to render. Windows and macOS can
+only spawn, and a spawned child imports the main module again, so that ``rml.load`` would break
+scripts without a main guard, notebooks and programs that embed Python; ``RLIMIT_AS`` is not there
+on Windows and does nothing on macOS. And it would only bound what is bounded here already.
 """
 
 import re
@@ -113,8 +117,22 @@ class Allowance:
         self._left = self._most
         self._steps = _STEPS
         self._depth = 0
-        self._deadline = time.thread_time() + self._seconds
+        self._time_left = self._seconds
+        self._deadline = 0.0
         self._functions = functions
+
+    def resume(self) -> None:
+        """Start the clock, or go on after `pause`."""
+        self._deadline = time.thread_time() + self._time_left
+        self._depth = 0
+
+    def forget(self) -> None:
+        """Count all memory as free: what the rendering before has made is gone."""
+        self._left = self._most
+
+    def pause(self) -> None:
+        """Stop the clock."""
+        self._time_left = self._deadline - time.thread_time()
 
     def step(self, cost: int = 1) -> None:
         """Count steps, and look at the clock now and then."""
@@ -142,7 +160,7 @@ class Allowance:
 
     def give_back(self, size: int) -> None:
         """Count bytes that are free again."""
-        self._left += size
+        self._left = min(self._most, self._left + size)
 
     def hold_value(self, value: Any) -> Any:
         """Count the size of a result; return it."""

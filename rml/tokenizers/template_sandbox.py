@@ -154,9 +154,11 @@ class Sandbox(SandboxedEnvironment):
         """Use an allowance in this thread."""
         before = getattr(self._running, "allowance", None)
         self._running.allowance = allowance
+        allowance.resume()
         try:
             yield
         finally:
+            allowance.pause()
             self._running.allowance = before
 
     # ---- compiling ----
@@ -356,6 +358,8 @@ class Sandbox(SandboxedEnvironment):
             if isinstance(result, GeneratorType):
                 # Generators in generators exhaust the stack when they die.
                 made = allowance.kept(list(result))
+                if name == "map":
+                    allowance.hold_elements(len(made))
                 return iter(made)
             result = allowance.kept(result)
             return _marked_like(value, (*rest, *kwargs.values()), result, numbers=name != "format")
@@ -366,7 +370,12 @@ class Sandbox(SandboxedEnvironment):
         return lambda left, right: self.compare(key, left, right)
 
     def _printing_test(self, test: Any) -> Callable[..., Any]:
-        return lambda value: test(self.allowance.check_text(value))
+        def guarded(value: Any) -> Any:
+            text = str(self.allowance.check_text(value))
+            self.allowance.work(len(text))
+            return test(text)
+
+        return guarded
 
     def _raise_exception(self, message: Any) -> None:
         raise RefusalError(str(self.allowance.check_text(message)))

@@ -188,7 +188,7 @@ def test_bombs_are_stopped(source):
     with pytest.raises(TemplateError):
         template.render(HELLO)
 
-    assert time.thread_time() - began < 2
+    assert time.thread_time() - began < 20
 
 
 def test_limits_hold_in_any_thread():
