@@ -83,9 +83,9 @@ class Checkpoint:
         return self._contents is None
 
     @property
-    def paths(self) -> tuple[Path, ...]:
-        """The files that hold the tensors."""
-        return tuple(file.path for file in self._open().files)
+    def identities(self) -> list[list[Any]]:
+        """Path, size, time of the last write, inode and device of each mapped file."""
+        return [file.identity() for file in self._open().files]
 
     @property
     def nbytes(self) -> int:

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rml.errors import CheckpointError
 from rml.files.cache import cache_dir
 from rml.files.checkpoint import Checkpoint
 
@@ -44,19 +43,16 @@ def tensors_digest(checkpoint: Checkpoint, n_threads: int = 1) -> str:
     ClosedError
         If the checkpoint is closed.
     CheckpointError
-        If a file is gone or was changed meanwhile.
+        If a file was changed since it was opened.
     """
     if not checkpoint.mmap:  # a copy in memory, whose files may be others by now, or gone
         return _made(checkpoint, n_threads)
-    files = _files(checkpoint)
+    files = checkpoint.identities
     place = _place(files)
     digest = _remembered(place, files)
     if digest is None:
         digest = _made(checkpoint, n_threads)
-        if _files(checkpoint) != files:
-            raise CheckpointError(
-                f"{checkpoint.path}: the file was changed while it was read; load the model again"
-            )
+        checkpoint.require_unchanged()  # while they were read
         _remember(place, files, digest)
     return digest
 
@@ -70,20 +66,6 @@ def _made(checkpoint: Checkpoint, n_threads: int) -> str:
             digest.update(repr((name, tensor.shape, tensor.type)).encode())
             digest.update(found)
     return digest.hexdigest()
-
-
-def _files(checkpoint: Checkpoint) -> list[list[Any]]:
-    """Say what tells the files of a model from what they are at another time."""
-    found = []
-    for path in checkpoint.paths:
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-        found.append(
-            [str(path.absolute()), status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev]
-        )
-    return found
 
 
 def _place(files: list[list[Any]]) -> Path:

@@ -195,6 +195,12 @@ class MappedFile:
         if watched is not None:
             watched.require_unchanged()
 
+    def identity(self) -> list[Any]:
+        """Path, size, time of the last write, inode and device of the file that is mapped."""
+        if self._watched is None:
+            raise ClosedError(f"{self.path}: the file is closed, or a copy in memory")
+        return [str(self.path.absolute()), *self._watched.identity()]
+
     def read_into_memory(self) -> None:
         """Put a copy in this process's own memory into the place of the mapping.
 

@@ -81,6 +81,18 @@ class WatchedFile:
         """For the mapping; -1 when closed."""
         return self._descriptor
 
+    def identity(self) -> list[int]:
+        """Tell the file from others and from itself at another time.
+
+        Returns
+        -------
+        list of int
+            Size, time of the last write, inode and device; of this file, whatever has its name now.
+        """
+        self.require_unchanged()
+        status = os.fstat(self._descriptor)
+        return [self.size, self._written, status.st_ino, status.st_dev]
+
     def require_unchanged(self) -> None:
         """Look at the file.
 
