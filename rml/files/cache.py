@@ -43,6 +43,7 @@ __all__ = [
     "cache_dir",
     "exclusive",
     "forget",
+    "keep_document",
     "needs_room",
     "new_file",
     "own_folder",
@@ -50,6 +51,7 @@ __all__ = [
     "receipts",
     "sha256_of",
     "sizes_below",
+    "small_file",
     "write_receipt",
 ]
 
@@ -148,18 +150,7 @@ def _receipt_path(name: str) -> Path:
 
 def write_receipt(receipt: Receipt) -> None:
     """Remember `receipt`; on a cache that cannot be written, the next look-up hashes again."""
-    path = _receipt_path(receipt.name)
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        own_folder(path.parent, shared=True)
-        try:
-            with temporary.open("x", encoding="utf-8") as file:
-                json.dump(asdict(receipt), file, indent=1)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except (OSError, DownloadError, UnicodeEncodeError) as error:
-        _log.info("%s: receipt not written: %s", path, error)
+    keep_document(_receipt_path(receipt.name), asdict(receipt))
 
 
 def read_receipt(name: str) -> Receipt | None:
@@ -194,7 +185,7 @@ def forget(name: str) -> None:
 def _parse(path: Path) -> Receipt | None:
     """Read a receipt; one that is damaged counts as absent, since it can always be made again."""
     try:
-        fields: Any = json.loads(_small_file(path))
+        fields: Any = json.loads(small_file(path))
         files = tuple(
             FileRecord(f["path"], f["size"], f["mtime_ns"], f["sha256"]) for f in fields["files"]
         )
@@ -210,8 +201,31 @@ def _parse(path: Path) -> Receipt | None:
     return receipt
 
 
-def _small_file(path: Path) -> bytes:
-    """Read a regular file of bounded size, not through a link."""
+def keep_document(path: Path, document: Any) -> None:  # noqa: ANN401 - what JSON can hold
+    """Write a document that can be made again, all or nothing; where that fails, it is logged."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        own_folder(path.parent, shared=True)
+        try:
+            with temporary.open("x", encoding="utf-8") as file:
+                json.dump(document, file, indent=1)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except (OSError, DownloadError, UnicodeEncodeError) as error:
+        _log.info("%s: not kept: %s", path, error)
+
+
+def small_file(path: Path) -> bytes:
+    """Read a document that rml keeps: a regular file of bounded size, not through a link.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened.
+    ValueError
+        If it is something else, or too large.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(path, flags), "rb") as file:  # noqa: PTH123 - by its descriptor
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

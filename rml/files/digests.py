@@ -10,12 +10,11 @@ made again by the next program.
 import hashlib
 import json
 import logging
-import secrets
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rml.files.cache import cache_dir
+from rml.files.cache import cache_dir, keep_document, small_file
 from rml.files.checkpoint import Checkpoint
 
 __all__ = ["tensors_digest"]
@@ -76,8 +75,7 @@ def _place(files: list[list[Any]]) -> Path:
 def _remembered(place: Path, files: list[list[Any]]) -> str | None:
     """Return the digest that was made of these files as they are now, if there is one."""
     try:
-        with place.open("rb") as file:
-            kept = json.loads(file.read(_most_bytes(files)))
+        kept = json.loads(small_file(place))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
@@ -89,18 +87,5 @@ def _remembered(place: Path, files: list[list[Any]]) -> str | None:
     return digest if isinstance(digest, str) else None
 
 
-def _most_bytes(files: list[list[Any]]) -> int:
-    return len(json.dumps(files)) + 1000
-
-
 def _remember(place: Path, files: list[list[Any]], digest: str) -> None:
-    temporary = place.with_name(f"{place.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(json.dumps({"files": files, "sha256": digest}), encoding="utf-8")
-            temporary.replace(place)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        _log.info("%s: the digest of a model is not kept: %s", place, error)
+    keep_document(place, {"files": files, "sha256": digest})

@@ -104,6 +104,20 @@ def test_a_damaged_memory_is_made_anew(model, cache, made, content):
     assert json.loads(file.read_text())["sha256"] == one
 
 
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+def test_what_is_no_file_of_ours_is_not_read(model, cache, made, kind):
+    one = digest(model)
+    (file,) = cache.iterdir()
+    if kind == "link":
+        file.rename(cache / "other")
+        file.symlink_to("other")
+    else:
+        file.unlink()
+        os.mkfifo(file) if kind == "pipe" else file.mkdir()
+    assert digest(model) == one
+    assert len(made) == 2
+
+
 def test_where_the_cache_cannot_be_written(model, cache, made):
     cache.parent.mkdir()
     cache.write_text("a file")
